@@ -1,0 +1,1 @@
+"""Experiments on real processes: everything here needs torch."""
