@@ -11,6 +11,8 @@ meet only here and in prose.
 '140 GB'
 """
 
+import math
+
 KB, MB, GB, TB, PB = 1e3, 1e6, 1e9, 1e12, 1e15
 KiB, MiB, GiB, TiB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
 Mbit, Gbit = 1e6 / 8, 1e9 / 8  # in bytes: 400 * Gbit per second is 5e10 bytes/s
@@ -20,7 +22,7 @@ us, ms, minute, hour, day = 1e-6, 1e-3, 60.0, 3600.0, 86400.0
 
 def _format(value, scale, digits):
     """Write value with the largest unit of `scale` (ascending) that leaves at least 1."""
-    if value != value or value in (float("inf"), float("-inf")):
+    if not math.isfinite(value):
         return f"{value} {scale[0][1]}"
     sign, value = ("-", -value) if value < 0 else ("", value)
     index = max((i for i, (size, _) in enumerate(scale) if value >= size), default=0)
