@@ -14,7 +14,11 @@ _WIDTH = 2      # bytes of a 16-bit activation
 
 
 def plain(value):
-    """A 0-dimensional array as a Python number, so that it prints as one."""
+    """A 0-dimensional array as a Python number, so that it prints as one.
+
+    >>> plain(np.float64(2.5))
+    2.5
+    """
     return value.item() if np.ndim(value) == 0 else value
 
 

@@ -11,12 +11,13 @@ means "not published", and :func:`published` turns it into an error where a valu
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 
+from clusterlab.checks import count, instance, positive
+
 WIRINGS = ("switch", "mesh", "cube-mesh", "torus", "pcie")
-KINDS = ("switch", "cable", "nic", "server")
 
 
 class UnknownName(KeyError):
@@ -58,13 +59,13 @@ class Link:
     notes: str = ""
 
     def __post_init__(self):
-        _positive(self, "per_link")
-        _count(self, "links")
-        _positive(self, "latency", zero=True)
+        positive(self, "per_link")
+        count(self, "links")
+        positive(self, "latency", zero=True)
         if self.lanes is not None:
-            _count(self, "lanes")
+            count(self, "lanes")
         if self.signalling is not None:
-            _positive(self, "signalling")
+            positive(self, "signalling")
 
     @property
     def bandwidth(self):
@@ -141,11 +142,11 @@ class Accelerator:
 
     def __post_init__(self):
         for name in ("memory", "memory_label", "memory_bandwidth"):
-            _positive(self, name)
+            positive(self, name)
         if self.power is not None:
-            _positive(self, "power")
-        _instance(self, "scale_up", (Link, type(None)))
-        _instance(self, "dense_flops", Mapping)
+            positive(self, "power")
+        instance(self, "scale_up", (Link, type(None)))
+        instance(self, "dense_flops", Mapping)
         peaks = np.array(list(self.dense_flops.values()), dtype=float)
         if not peaks.size or not np.all(np.isfinite(peaks) & (peaks > 0)):
             raise ValueError(f"{self.name}: dense_flops must map dtypes to positive FLOP/s, not {self.dense_flops!r}")
@@ -189,16 +190,16 @@ class Node:
     notes: str = ""
 
     def __post_init__(self):
-        _instance(self, "accelerator", Accelerator)
-        _instance(self, "scale_up", Link)
-        _count(self, "devices")
-        _count(self, "hosts")
-        _count(self, "nics", least=0)
-        _instance(self, "nic", Link if self.nics else (Link, type(None)))
+        instance(self, "accelerator", Accelerator)
+        instance(self, "scale_up", Link)
+        count(self, "devices")
+        count(self, "hosts")
+        count(self, "nics", least=0)
+        instance(self, "nic", Link if self.nics else (Link, type(None)))
         if self.wiring not in WIRINGS:
             raise ValueError(f"{self.name}: wiring must be one of {', '.join(WIRINGS)}, not {self.wiring!r}")
         if self.power is not None:
-            _positive(self, "power")
+            positive(self, "power")
         if self.shape is not None and math.prod(self.shape) != self.devices:
             raise ValueError(f"{self.name}: shape {self.shape} does not hold {self.devices} devices")
 
@@ -234,8 +235,8 @@ class Cluster:
     oversubscription: float = 1.0
 
     def __post_init__(self):
-        _instance(self, "node", Node)
-        _count(self, "nodes")
+        instance(self, "node", Node)
+        count(self, "nodes")
         if not (isinstance(self.oversubscription, Real) and 1 <= self.oversubscription < math.inf):
             raise ValueError(f"Cluster: oversubscription must be at least 1, not {self.oversubscription!r}")
 
@@ -260,44 +261,6 @@ class Cluster:
         return self.nodes * published(self.node, "power")
 
 
-@dataclass(frozen=True)
-class Part:
-    """One piece of a cluster's network in the dated price table: ``price`` in US dollars, ``power`` in W, each of one
-    piece. ``kind`` is switch, cable, nic or server; a cable includes the transceivers at both its ends.
-
-    Errors: ValueError for an unknown kind, fewer than one port, a price or power that is not positive.
-
-    >>> from clusterlab.hardware import part
-    >>> switch = part("Quantum-2 QM9700")
-    >>> switch.ports, switch.bandwidth * 8 / 1e12, switch.price, switch.date
-    (64, 25.6, 36000, '2024-08')
-    """
-
-    name: str
-    kind: str
-    ports: int
-    link: Link
-    price: float | None = None
-    power: float | None = None
-    source: str = ""
-    date: str = ""
-    notes: str = ""
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"{self.name}: kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
-        _count(self, "ports")
-        _instance(self, "link", Link)
-        for name in ("price", "power"):
-            if getattr(self, name) is not None:
-                _positive(self, name)
-
-    @property
-    def bandwidth(self):
-        """All ports together, bytes/s in one direction."""
-        return self.ports * self.link.bandwidth
-
-
 def published(part, name):
     """The value of ``part.name``, or a ValueError that says it was never published.
 
@@ -311,26 +274,3 @@ def published(part, name):
     if value is None:
         raise ValueError(f"{part.name}: {name} is not published")
     return value
-
-
-def _fail(part, name, wanted):
-    raise ValueError(f"{getattr(part, 'name', type(part).__name__)}: {name} must be {wanted}, "
-                     f"not {getattr(part, name)!r}")
-
-
-def _positive(part, name, zero=False):
-    value = np.asarray(getattr(part, name))
-    good = value.dtype.kind in "iuf" and np.all(np.isfinite(value) & (value >= 0 if zero else value > 0))
-    if not good:
-        _fail(part, name, "at least 0" if zero else "positive")
-
-
-def _count(part, name, least=1):
-    value = getattr(part, name)
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        _fail(part, name, f"a whole number of at least {least}")
-
-
-def _instance(part, name, kind):
-    if not isinstance(getattr(part, name), kind):
-        _fail(part, name, f"a {getattr(kind, '__name__', 'Link or None')}")

@@ -24,7 +24,8 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from clusterlab.components import Accelerator, Cluster, Link, Node, Part, Peaks, UnknownName, published
+from clusterlab.components import Accelerator, Cluster, Link, Node, Peaks, UnknownName, published
+from clusterlab.parts import Part
 from clusterlab.units import GB, GiB, MiB
 
 __all__ = ["Accelerator", "Cluster", "Link", "Node", "Part", "Peaks", "UnknownName", "accelerator", "accelerators",
@@ -43,17 +44,29 @@ def accelerator(name):
 
 
 def link(name):
-    """The link of that exact name as one device has it: ``link("NVLink 4")`` is the 18 links of an H100 SXM."""
+    """The link of that exact name as one device has it: ``link("NVLink 4")`` is the 18 links of an H100 SXM.
+
+    >>> link("NVLink 4").links, link("NVLink 4").bandwidth
+    (18, 450000000000.0)
+    """
     return _find("link", name, links())
 
 
 def node(name):
-    """The node of that exact name, for example ``node("DGX H100")``."""
+    """The node of that exact name, for example ``node("DGX H100")``.
+
+    >>> node("DGX H100").devices, node("GB200 NVL72").devices
+    (8, 72)
+    """
     return _find("node", name, nodes())
 
 
 def part(name):
-    """The piece of network equipment of that exact name, for example ``part("Quantum-2 QM9700")``."""
+    """The piece of network equipment of that exact name, for example ``part("Quantum-2 QM9700")``.
+
+    >>> part("Quantum-2 QM9700").ports
+    64
+    """
     return _find("part", name, parts())
 
 
@@ -69,7 +82,11 @@ def accelerators():
 
 @cache
 def links():
-    """All links listed, name → Link; iterating gives the names."""
+    """All links listed, name → Link; iterating gives the names.
+
+    >>> "InfiniBand NDR" in links()
+    True
+    """
     found = {}
     for family in _table("links").values():
         shared = {key: value for key, value in family.items() if not isinstance(value, dict)}
@@ -81,13 +98,21 @@ def links():
 
 @cache
 def nodes():
-    """All nodes listed, name → Node; iterating gives the names."""
+    """All nodes listed, name → Node; iterating gives the names.
+
+    >>> "DGX A100" in nodes()
+    True
+    """
     return MappingProxyType({name: _node(name, **row) for name, row in _table("nodes").items()})
 
 
 @cache
 def parts():
-    """The price table, name → Part; iterating gives the names."""
+    """The price table, name → Part; iterating gives the names.
+
+    >>> {part.kind for part in parts().values()} <= {"switch", "cable", "nic", "server"}
+    True
+    """
     return MappingProxyType({name: Part(name, **row | {"link": link(row["link"])})
                              for name, row in _table("prices").items()})
 
