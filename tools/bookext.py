@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -16,8 +17,9 @@ def add_numbers(app, docname, source):
         return
     app.env.note_dependency(str(NUMBERS))
     for name, number in tomllib.loads(NUMBERS.read_text("utf-8")).items():
-        proof = f"`{number['expression']}`" if "expression" in number else number["source"]
-        source[0] += f"\n(num-{name})=\n**{number['display']}**\n: {number['says']}. {proof}\n"
+        proof = [f"`{number['expression']}`"] if "expression" in number else []
+        proof += [re.sub(r"https?://[^\s)]+[^\s).,;]", r"<\g<0>>", number["source"])] if "source" in number else []
+        source[0] += f"\n(num-{name})=\n**{number['display']}**\n: {number['says']}. {' · '.join(proof)}\n"
 
 
 def allow_labels_in_relative_links(app, doctree):
@@ -36,10 +38,14 @@ def hide_buttons_that_lead_nowhere(app, config):
             options.pop(name, None)
 
 
-def mend_citation_lists(app, pagename, templatename, context, doctree):
-    """docutils makes a bibliography a `list` whose children are no list items: to a screen reader, an empty list."""
-    if "body" in context:
-        context["body"] = context["body"].replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+def mend_page(app, pagename, templatename, context, doctree):
+    """Two corrections for readers who do not use a pointer.
+
+    docutils makes a bibliography a `list` whose children are no list items: to a screen reader, an empty list. And a
+    number's proof is a link on every number: reached by the list at the page's end, it need not be a tab stop.
+    """
+    body = context.get("body", "").replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    context["body"] = re.sub(r'<a (class="reference internal" href="[^"]*#num-)', r'<a tabindex="-1" \1', body)
 
 
 def write_static(app):
@@ -67,7 +73,7 @@ def setup(app):
     app.connect("builder-inited", write_static)
     app.connect("source-read", add_numbers)
     app.connect("doctree-read", allow_labels_in_relative_links)
-    app.connect("html-page-context", mend_citation_lists)
+    app.connect("html-page-context", mend_page)
     app.config.mathjax_path = "mathjax/tex-chtml.js"
     app.add_js_file("widgets.js", loading_method="defer")
     app.add_css_file("widgets.css")

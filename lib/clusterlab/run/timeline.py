@@ -1,0 +1,162 @@
+"""What the failure lab saw: incidents, losses, and where the time went."""
+
+import statistics
+from dataclasses import dataclass
+
+from clusterlab import reliability
+
+PARTS = ("useful", "checkpoint", "detect", "restart", "recompute", "degrade")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One failure: what was planned (None: nobody planned it), what was seen of it."""
+
+    fault: object
+    seen: str               # "killed", "frozen", "slow", "corrupt", or another reason of RankError
+    named: tuple            # ranks that were named; () when something is wrong but nobody can say where
+    seconds: float          # from the fault until the supervisor knew
+    start: int              # in which start of the ranks, from 0
+    done: int               # steps that were done by then
+    world: int              # ranks of the next start
+
+    @property
+    def right(self):
+        """Whether the rank that was hit is the one that was named, for what it had."""
+        want = {"kill": "killed", "lose": "killed", "freeze": "frozen"}.get(self.fault.kind, self.fault.kind)
+        return self.seen == want and bool(self.named) and all(map(self.fault.hits, self.named))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A disturbed run. `events`: (seconds, start, kind, …), on one clock; `worlds`: ranks of each start; `reference`:
+    losses of the undisturbed run, or None."""
+
+    incidents: tuple
+    events: tuple
+    worlds: tuple
+    world_size: int
+    steps: int
+    checkpoint_every: int
+    reference: list | None
+
+    @property
+    def losses(self):
+        """Of each step, as it was computed last."""
+        found = {event[3]: event[4] for event in self.events if event[2] == "step"}
+        return [found[step] for step in range(self.steps)]
+
+    @property
+    def resumed(self):
+        """Steps done at the begin of each start."""
+        return [event[3] for event in self.events if event[2] == "ready"]
+
+    @property
+    def lost(self):
+        """Steps that each incident made undone."""
+        return [max(0, i.done - self._resumed(i.start + 1)) for i in self.incidents]
+
+    @property
+    def committed_lost(self):
+        """Steps that had been committed by a checkpoint and were lost all the same: none, or the checkpoints are bad."""
+        committed = [max([0, *(e[3] for e in self.events if e[2] == "saved" and e[1] <= i.start)]) for i in self.incidents]
+        return sum(max(0, step - self._resumed(i.start + 1)) for step, i in zip(committed, self.incidents, strict=True))
+
+    def _resumed(self, start):
+        return next((e[3] for e in self.events if e[1] >= start and e[2] == "ready"), 0)
+
+    @property
+    def undetected(self):
+        """(start, rank) of faults after which nothing was noticed."""
+        seen = {i.start for i in self.incidents}
+        return [(event[1], event[3]) for event in self.events if event[2] == "fault" and event[1] not in seen]
+
+    @property
+    def bitwise(self):
+        """Whether every loss has the very bits of the undisturbed run."""
+        return self.losses == self.reference
+
+    @property
+    def deviation(self):
+        """Largest relative difference of a loss from that of the undisturbed run."""
+        return max(abs(a - b) / b for a, b in zip(self.losses, self.reference, strict=True))
+
+    def seconds(self):
+        """{part of the wall time: seconds}; they add up to `wall`. The clock runs from the first ready rank to the end.
+
+        useful      steps done for the first time              checkpoint  standing still to save
+        detect      from a fault until the supervisor knows    restart     until all ranks are ready again
+        recompute   steps done again, and the torn one         degrade     what first-time steps took longer than usual
+                                                                           with a slow rank or with fewer ranks
+        """
+        parts, seen = dict.fromkeys(PARTS, 0.0), set()
+        usual = statistics.median(self._usual() or [0.0])
+        degraded = {i.start for i in self.incidents if i.seen == "slow"}
+        degraded |= {start for start, world in enumerate(self.worlds) if world < self.world_size}
+        last = self.events[0][0]
+        hit = set()                                                 # starts in which a fault has struck
+        for at, start, kind, *rest in self.events:
+            took, last = at - last, at
+            if kind == "step":
+                new = rest[0] not in seen
+                seen.add(rest[0])
+                extra = max(0.0, took - usual) if new and start in degraded else 0.0
+                parts["useful" if new else "recompute"] += took - extra
+                parts["degrade"] += extra
+            elif kind in ("saved", "copied"):
+                parts["checkpoint"] += took
+            elif kind == "ready":
+                parts["restart"] += took
+            elif kind == "fault":
+                parts["recompute"] += took
+                hit.add(start)
+            else:                                                   # noticed, detected
+                parts["detect"] += took
+        return parts
+
+    def _usual(self):
+        """Seconds of each step of an undisturbed start, where a step came straight before it."""
+        return [b[0] - a[0] for a, b in zip(self.events, self.events[1:], strict=False) if a[2] == b[2] == "step"
+                and a[1] == b[1] and self.worlds[b[1]] == self.world_size and self._healthy(b[1])]
+
+    def _healthy(self, start):
+        return all(i.start != start or i.seen != "slow" for i in self.incidents)
+
+    @property
+    def wall(self):
+        """Seconds from the first ready rank to the end."""
+        return self.events[-1][0] - self.events[0][0]
+
+    @property
+    def goodput(self):
+        """Share of the wall time in which work was done that stayed, at full speed."""
+        return self.seconds()["useful"] / self.wall
+
+    def model(self):
+        """The goodput that `reliability.goodput` expects of failures at random moments, at this run's measured costs.
+
+        Its mean over many runs is what the formula is about; one run with a handful of failures is a draw from it.
+        """
+        parts = self.seconds()
+        saves = sum(event[2] in ("saved", "copied") for event in self.events)
+        failures = max(1, len(self.incidents))
+        restart = (parts["detect"] + parts["restart"]) / failures
+        interval = self.checkpoint_every * parts["useful"] / self.steps
+        return reliability.goodput(interval, write=parts["checkpoint"] / max(1, saves), mtbf=self.wall / failures,
+                                   restart=restart)
+
+    def table(self):
+        """One line an incident, without seconds: the same in every run."""
+        lines = ["fault                       seen      named   steps lost   goes on with"]
+        for incident, lost in zip(self.incidents, self.lost, strict=True):
+            f, named = incident.fault, ", ".join(map(str, incident.named)) or "nobody"
+            what = f"{f.kind} rank {f.rank}, step {f.step}, {f.moment}" if f else "not planned"
+            lines.append(f"{what:27} {incident.seen:9} {named:7} {lost:10}   {incident.world} ranks from step "
+                         f"{self._resumed(incident.start + 1)}")
+        return "\n".join(lines)
+
+    def waterfall(self):
+        """The wall time and what it went to, in seconds and shares."""
+        lines = [f"{'wall':10} {self.wall:7.2f} s"]
+        lines += [f"{part:10} {s:7.2f} s {s / self.wall:6.1%}" for part, s in self.seconds().items()]
+        return "\n".join([*lines, f"goodput {self.goodput:.1%}, expected of such failures at random {self.model():.1%}"])
