@@ -67,7 +67,7 @@ def floor_log2(n):
 def halving_doubling_sent(length, rank, bits):
     """Elements a rank sends: follow its segment down, and count each half given away, each half sent back."""
     sent = 0
-    for bit in reversed(range(bits)):
+    for bit in range(bits):
         low, high = chunks(length, 2)
         give, length = (low, high) if rank >> bit & 1 else (high, low)
         sent += give + length                                       # the half given; later the half kept, sent back

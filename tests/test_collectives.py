@@ -9,11 +9,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from clusterlab import collectives as c
+from clusterlab.algorithms import algorithms_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 RANKED = [name for name in c.ALGORITHMS if name not in c.IN_NETWORK]
 LINK = SimpleNamespace(bandwidth=2e9, latency=3e-6)
+
+
+def cut(algorithm, indices, parts):
+    """Pieces as torch.tensor_split makes them; halves of halves where the algorithm halves."""
+    if parts == 1 or algorithm not in ("halving-doubling", "double-tree"):
+        return np.array_split(indices, parts)
+    halves = np.array_split(indices, 2)
+    if algorithm == "double-tree":
+        return [piece for half in halves for piece in np.array_split(half, parts // 2)]
+    return [piece for half in halves for piece in cut(algorithm, half, parts // 2)]
 
 
 def simulate(algorithm, ranks, elements, chunks=1):
@@ -22,7 +33,7 @@ def simulate(algorithm, ranks, elements, chunks=1):
     parts = 1 + max((k for step in steps for move in step for k in move.chunks), default=0)
     data = [np.random.default_rng(rank).integers(0, 1000, elements) for rank in range(ranks)]
     expected = sum(data)
-    slices = np.array_split(np.arange(elements), parts)
+    slices = cut(algorithm, np.arange(elements), parts)
     sent, received = np.zeros(ranks, int), np.zeros(ranks, int)
     for step in steps:
         before = [array.copy() for array in data]
@@ -245,6 +256,36 @@ def test_other_operations_by_hand():
     assert pipelined == pytest.approx([12, 12, 24])
 
 
+def test_every_row_of_the_table_by_hand():
+    """Eight ranks, eight bytes, one byte a second: steps, seconds without latency in one chunk, and in four."""
+    expected = {
+        "all-reduce": {"ring": (14, 14, 14), "recursive-doubling": (3, 24, 24), "halving-doubling": (6, 14, 14),
+                       "tree": (6, 48, 48), "double-tree": (7, 48, 24), "parameter-server": (2, 112, 112),
+                       "parameter-server-sharded": (2, 14, 14), "sharp": (2, 8, 8), "nvls": (2, 9, 9)},
+        "reduce-scatter": {"ring": (7, 7, 7), "halving-doubling": (3, 7, 7), "parameter-server-sharded": (1, 7, 7)},
+        "all-gather": {"ring": (7, 7, 7), "halving-doubling": (3, 7, 7), "parameter-server-sharded": (1, 7, 7),
+                       "recursive-doubling": (3, 7, 7)},
+        "broadcast": {"ring": (7, 56, 20), "tree": (3, 24, 24), "double-tree": (4, 24, 12),
+                      "halving-doubling": (6, 14, 14), "parameter-server": (1, 56, 56)},
+        "reduce": {"ring": (7, 56, 20), "tree": (3, 24, 24), "double-tree": (4, 24, 12),
+                   "halving-doubling": (6, 14, 14), "parameter-server": (1, 56, 56)},
+        "all-to-all": {"ring": (7, 7, 7)},
+        "gather": {"ring": (7, 7, 7), "tree": (3, 7, 7), "parameter-server": (1, 7, 7)},
+        "scatter": {"ring": (7, 7, 7), "tree": (3, 7, 7), "parameter-server": (1, 7, 7)},
+        "send": {"ring": (1, 8, 8)},
+    }
+    link = SimpleNamespace(bandwidth=1.0, latency=0.0)
+    for operation, rows in expected.items():
+        assert tuple(rows) == algorithms_for(operation)
+        for algorithm, (steps, whole, pipelined) in rows.items():
+            assert c.steps(algorithm, 8, operation) == steps
+            for chunks, seconds in ((1, whole), (4, pipelined)):
+                time = c.collective_seconds(operation, 8.0, 8, link, algorithm=algorithm, chunks=chunks)
+                assert time == pytest.approx(seconds)
+    with_latency = SimpleNamespace(bandwidth=1.0, latency=100.0)
+    assert c.collective_seconds("broadcast", 8.0, 8, with_latency, chunks=4) == pytest.approx(20 + 100 * 10)
+
+
 def test_bus_factors():
     for ranks in (2, 7, 64):
         share = (ranks - 1) / ranks
@@ -288,7 +329,7 @@ def test_exact_counts_of_a_ring_with_uneven_chunks():
         for elements in (0, 1, ranks - 1, 4 * ranks + 3):
             sizes = [len(part) for part in np.array_split(np.arange(elements), ranks)]
             for rank in range(ranks):
-                owed = 2 * elements - sizes[(rank + 1) % ranks] - sizes[(rank + 2) % ranks]
+                owed = 2 * elements - sizes[rank] - sizes[(rank + 1) % ranks]
                 assert c.exact_bytes_sent("ring", elements, 2, ranks, rank) == 2 * owed
 
 

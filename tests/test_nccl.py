@@ -44,6 +44,11 @@ def with_(**changed):
     return Communicator(**fields | changed)
 
 
+def test_a_communicator_is_a_value():
+    with pytest.raises(AttributeError):
+        H100.ranks = 16
+
+
 def test_ll128_only_where_128_bytes_arrive_whole():
     def allowed(**kw):
         return ("Ring", "LL128") in nccl.nccl_table(with_(**kw))

@@ -148,6 +148,8 @@ def test_llama_3_and_narayanan_print_the_ratio_of_ideal():
 def test_nothing_to_do_takes_no_time():
     result = simulate("1f1b", stages=2, micro_batches=2, forward=0, backward=0)
     assert (result.makespan, result.bubble_fraction, result.bubble_ratio) == (0, 0, 0)
+    with pytest.raises(AttributeError):
+        result.makespan = 1.0
 
 
 @pytest.mark.parametrize("wrong, words", [

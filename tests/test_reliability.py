@@ -1,5 +1,6 @@
 """Reliability against other derivations: brute-force optima, direct simulation, linear equations, enumeration."""
 
+from decimal import Decimal, localcontext
 from itertools import combinations
 from math import exp, factorial
 from statistics import NormalDist
@@ -100,6 +101,15 @@ def test_optimum_beats_its_neighbours_whatever_the_restart_time(write, mtbf, res
 def test_optimum_solves_its_equation(ratio):
     tau = r.optimal_interval(ratio, 1.0)
     assert (1 - tau) * exp(tau) == pytest.approx(exp(-ratio), rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.parametrize("ratio", [1e-12, 1e-7, 2e-5, 4.9e-5, 5.1e-5, 1e-3, 0.5])
+def test_optimum_to_the_last_digits(ratio):
+    """u - 1 + exp(-u) = write / mtbf with 50 digits, where doubles would cancel."""
+    with localcontext() as context:
+        context.prec = 50
+        u = -(1 - Decimal(r.optimal_interval(ratio, 1.0))).ln()
+        assert float(u - 1 + (-u).exp()) == pytest.approx(ratio, rel=1e-10)
 
 
 def test_rules_agree_where_writes_are_short():

@@ -1,6 +1,7 @@
 """Fabrics: every count against the graph, the bisection against max-flow and all splits, the loads against paths that
 networkx enumerates."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -155,6 +156,14 @@ def test_superpods_of_the_reference_architecture():
     assert t.superpod(4).endpoints == 127 * 8 and t.superpod(1).endpoints == 31 * 8
 
 
+def test_fabrics_are_values():
+    for one in (t.fat_tree(4), t.fat_tree(4).layout, t.dragonfly(1).layout, t.torus((4,)).layout, t.traffic("ring", 4, 1.0),
+                t.route(t.torus((4,)), t.traffic("ring", 4, 1.0)), t.Cost(1, 1, 1, 1)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            one.name = "changed"
+    assert t.fat_tree(4) == t.fat_tree(4) != t.fat_tree(6)
+
+
 # Traffic
 
 
@@ -170,6 +179,8 @@ def test_patterns():
     for kind in ("ring", "halving-doubling"):  # what the busiest rank sends, as the algorithms' table says
         sent = np.bincount(t.traffic(kind, 8, 800.0).src, t.traffic(kind, 8, 800.0).bytes)
         assert sent.max() == pytest.approx(bytes_sent(kind, 800.0, 8)) and sent.min() == sent.max()
+    assert t.traffic("ring", 4, 0.0).bytes.tolist() == [0.0] * 4
+    assert np.array_equal(t.traffic("permutation", 50, 1.0).dst, t.traffic("permutation", 50, 1.0, seed=0).dst)
     for seed in range(3):
         one = t.traffic("permutation", 50, 1.0, seed=seed)
         assert sorted(one.src) == sorted(one.dst) == list(range(50)) and (one.src != one.dst).all()

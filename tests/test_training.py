@@ -199,19 +199,20 @@ def test_what_backward_hides():
     use = dataclasses.replace(FREE, overlap=0.25)
     for sequence_parallel, overlap, expected in ((True, "none", 1.5), (False, "none", 0.5), (True, "all", 0.75)):
         plan = Plan(tensor=8, global_batch=1, seq=256, sequence_parallel=sequence_parallel)
-        backward = layer_seconds(GPT, cluster, plan, ideal(1.0), recipe=MIXED_16, attention="flash", overlap=overlap,
-                                 use=use)[1]
+        forward, backward = layer_seconds(GPT, cluster, plan, ideal(1.0), recipe=MIXED_16, attention="flash",
+                                          overlap=overlap, use=use)
         assert backward["tensor"] == pytest.approx(expected * reduce)
+        assert forward["tensor"] == pytest.approx((0.5 if overlap == "all" else 2.0) * reduce)
 
 
 def test_context_and_expert_bytes():
     one = dataclasses.replace(wired(1e9), devices=8)
-    plan = Plan(context=4, data=2, expert=2, global_batch=2, seq=1024)
+    plan = Plan(context=4, data=2, expert=2, micro_batch=3, global_batch=6, seq=1024)
     forward, backward = layer_seconds(MOE, Cluster(one, 1), plan, ideal(inf), recipe=MIXED_16, attention="flash", use=FREE)
-    keys = 2 * 2 * 1024 * MOE.kv_heads * MOE.head_dim              # K and V of the whole sequence, 2 bytes each
+    keys = 2 * 2 * 3 * 1024 * MOE.kv_heads * MOE.head_dim              # K and V of the whole sequence, 2 bytes each
     assert forward["context"] == pytest.approx(3 / 4 * keys / 1e9)
     assert backward["context"] == pytest.approx(2 * forward["context"])
-    routed = 2 * 1024 / 4 * MOE.experts_per_token * MOE.hidden
+    routed = 2 * 3 * 1024 / 4 * MOE.experts_per_token * MOE.hidden
     assert forward["expert"] == backward["expert"] == pytest.approx(2 * 1 / 2 * routed / 1e9)
 
 
@@ -326,13 +327,17 @@ def test_a_step_is_the_makespan_of_the_simulated_schedule(virtual, recompute):
     assert parts["head"] > 0.1 * layers
 
 
-def test_embedding_as_layers_lightens_the_last_stage():
-    work = dataclasses.replace(GPT, layers=14)
-    plain = Plan(pipeline=2, global_batch=64, seq=512)
-    light = Plan(pipeline=4, global_batch=64, seq=512, embedding_as_layers=True)   # 3, 4, 4, 3 layers
-    a, b = (estimate(work, Cluster(dataclasses.replace(A100, devices=p.pipeline), 1), p).breakdown for p in (plain, light))
-    per_layer = a["matmul"] / 64 / 7
-    assert b["matmul"] / 64 == pytest.approx(per_layer * (3 if b["head"] else 4))
+@pytest.mark.parametrize("vocab,layers,head", [(1, 4, False), (400_000, 3, True)])
+@pytest.mark.parametrize("pipeline", [3, 4])
+def test_embedding_as_layers_lightens_the_last_stage(pipeline, vocab, layers, head):
+    """3, 4, (4,) 3 layers: a small head leaves a stage of the middle the slowest, a large one the last."""
+    work = dataclasses.replace(GPT, layers=4 * pipeline - 2, vocab=vocab)
+    one = dataclasses.replace(A100, devices=1)
+    per_layer = estimate(work, Cluster(one, 1), Plan(global_batch=64, seq=512)).breakdown["matmul"] / 64 / work.layers
+    plan = Plan(pipeline=pipeline, global_batch=64, seq=512, embedding_as_layers=True)
+    parts = estimate(work, Cluster(dataclasses.replace(A100, devices=pipeline), 1), plan).breakdown
+    assert parts["matmul"] == pytest.approx(64 * layers * per_layer)
+    assert (parts["head"] > 0) == head
 
 
 def test_sends_cost_two_messages_a_chunk_and_micro_batch():
@@ -343,6 +348,10 @@ def test_sends_cost_two_messages_a_chunk_and_micro_batch():
         row = 2 * 1024 * GPT.hidden
         message = row / 8 / 25e9 + (0 if sequence_parallel else 7 / 8 * row / 300e9)
         assert step.breakdown["sends"] == pytest.approx(8 * 2 * virtual * message)
+        free = estimate(GPT, Cluster(wired(300e9, 1e30), 2), dataclasses.replace(plan, sequence_parallel=True),
+                        constants=dataclasses.replace(FREE, matmul=0.9))
+        if sequence_parallel:  # one stage's worth of filling and draining, cut by the chunks
+            assert step.breakdown["bubble"] - free.breakdown["bubble"] == pytest.approx(2 * message)
     alone = estimate(GPT, Cluster(A100, 1), Plan(tensor=8, global_batch=8, seq=1024))
     assert alone.breakdown["sends"] == alone.breakdown["bubble"] == alone.breakdown["data"] == 0
 

@@ -185,7 +185,7 @@ class Dragonfly:
         """Minimal routes; all groups look alike, so that one group's messages give every group's cables their load."""
         start, end = (array.ravel() for array in np.indices((self.a, self.routers)))
         loads = np.zeros(2 * len(self.cable_ends))
-        weight = np.where(start == end, 0.0, float(size) * self.p**2 / self.choices)
+        weight = np.full(len(start), float(size) * self.p**2 / self.choices)
         for number in range(self.choices):
             path = self.paths(start * self.p, end * self.p, lambda n, number=number: np.full(len(start), number % n))
             inner = path[:, 1:-1]

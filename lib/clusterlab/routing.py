@@ -25,7 +25,7 @@ class Flows:
     kind: str
     ranks: int
     size: float
-    seed: int = 0
+    seed: int
 
     @cached_property
     def _arrays(self):

@@ -32,7 +32,7 @@ def schedule(algorithm, ranks, *, chunks=1):
     Raises ValueError for sharp and nvls, whose adding is done by a switch and not by ranks.
 
     >>> schedule("ring", 2)[0]
-    [Move(src=0, dst=1, chunks=(0,), op='add'), Move(src=1, dst=0, chunks=(1,), op='add')]
+    [Move(src=0, dst=1, chunks=(1,), op='add'), Move(src=1, dst=0, chunks=(0,), op='add')]
     >>> [len(schedule(name, 6)) for name in ("ring", "recursive-doubling", "halving-doubling", "tree")]
     [10, 4, 6, 6]
     """
@@ -47,13 +47,14 @@ def schedule(algorithm, ranks, *, chunks=1):
 def exact_bytes_sent(algorithm, elements, itemsize, ranks, rank=None, *, chunks=1):
     """Bytes one rank, or the busiest, sends in an all-reduce of ``elements`` items of ``itemsize`` bytes.
 
-    Chunks are cut as by torch.tensor_split: the first (elements mod k) of k chunks have one element more. Ring rank r
-    sends every chunk twice but chunks r+1 and r+2 once: 2 E - e[r+1] - e[r+2] elements.
+    Chunks are cut as by torch.tensor_split: the first (elements mod k) of k chunks have one element more;
+    halving-doubling halves again and again, double-tree once before it cuts. Ring rank r sends every chunk twice but
+    chunks r and r+1 once: 2 E - e[r] - e[r+1] elements.
 
     >>> [exact_bytes_sent("ring", 10, 4, 4, rank) for rank in range(4)]
-    [60, 64, 60, 56]
+    [56, 60, 64, 60]
     >>> exact_bytes_sent("halving-doubling", 10, 4, 6)
-    104
+    100
     """
     elements, itemsize, n = int(elements), int(whole(itemsize, "itemsize")), int(whole(ranks, "ranks"))
     if elements < 0:
@@ -62,7 +63,7 @@ def exact_bytes_sent(algorithm, elements, itemsize, ranks, rank=None, *, chunks=
         raise ValueError(f"rank={rank}: 0 to {n - 1} allowed")
     steps = schedule(algorithm, n, chunks=chunks)
     parts = 1 + max((chunk for step in steps for move in step for chunk in move.chunks), default=0)
-    sizes = [elements // parts + (i < elements % parts) for i in range(parts)]
+    sizes = _cut(algorithm, elements, parts)
     sent = [0] * n
     for step in steps:
         for move in step:
@@ -70,23 +71,28 @@ def exact_bytes_sent(algorithm, elements, itemsize, ranks, rank=None, *, chunks=
     return max(sent) if rank is None else sent[rank]
 
 
+def _cut(algorithm, elements, parts):
+    """Elements of each chunk."""
+    if parts > 1 and (algorithm == "halving-doubling" or algorithm == "double-tree"):
+        inner = algorithm if algorithm == "halving-doubling" else "half of it"
+        return [size for half in _cut("", elements, 2) for size in _cut(inner, half, parts // 2)]
+    return [elements // parts + (i < elements % parts) for i in range(parts)]
+
+
 def _ring(n):
     def turn(first, op):  # in step s rank r passes on chunk r + first - s
         return [[Move(r, (r + 1) % n, ((r + first - s) % n,), op) for r in range(n)] for s in range(n - 1)]
 
-    return turn(0, "add") + turn(1, "copy")
+    return turn(-1, "add") + turn(0, "copy")  # rank r owns chunk r in between, as in a reduce-scatter
 
 
 def _fold(n):
     """Ranks that take part in the core, and the moves that fold the others in and tell them the result.
 
-    The largest power of two p takes part; of the first 2 (n - p) ranks the even ones hand over to their odd neighbour.
+    The first p ranks take part, p the largest power of two; rank p + i hands over to rank i.
     """
     p = 1 << (n.bit_length() - 1)
-    surplus = n - p
-    core = [r for r in range(n) if r >= 2 * surplus or r % 2]
-    pairs = [(r, r + 1) for r in range(0, 2 * surplus, 2)]
-    return core, pairs
+    return range(p), [(p + i, i) for i in range(n - p)]
 
 
 def _folded(n, parts, core_steps):

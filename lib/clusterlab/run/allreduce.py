@@ -97,7 +97,7 @@ def halving_doubling(x: torch.Tensor) -> None:
     """
     def core(flat, r, bits):
         mine, done = flat, []
-        for bit in reversed(range(bits)):
+        for bit in range(bits):                                    # the largest messages go to the nearest ranks
             peer = r ^ 1 << bit
             low, high = mine.tensor_split(2)
             mine, given = (low, high) if r < peer else (high, low)

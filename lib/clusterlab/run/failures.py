@@ -9,6 +9,7 @@ a rank by itself (a signal, a sleep, a flipped bit) at a step given beforehand, 
 """
 
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,8 +27,7 @@ import torch.distributed as dist
 from clusterlab.run import checkpoint
 from clusterlab.run.job import Job, Training
 from clusterlab.run.ranks import RankError, launch
-from clusterlab.run.snapshot import flat, local, snapshot
-from clusterlab.run.timeline import Incident, Timeline
+from clusterlab.run.timeline import SEEN, Incident, Timeline
 
 KINDS = {
     "kill": "the process ends at once (SIGKILL), as on a crash or out of memory",
@@ -127,7 +127,7 @@ def step(training, faults, log):
     losses, seconds = zip(*(part.tolist() for part in parts), strict=True)
     for fault in faults:
         if fault.kind == "slow" and now >= fault.step and not training.drag:
-            log("fault", fault.step)
+            log("flaw", fault.step)
             training.drag = fault.seconds
     return sum(losses) / count, seconds
 
@@ -136,13 +136,16 @@ def strike(faults, now, moment, log):
     """Kill or freeze this rank, if it is planned."""
     for fault in faults:
         if fault.kind in ("kill", "freeze", "lose") and (fault.step, fault.moment) == (now, moment):
-            if moment == "save":                                    # half way: die with the first file of one's own
-                checkpoint._write_synced = lambda path, data: (path.write_bytes(data[:99]), end(fault, log))
+            if moment == "save":
+                checkpoint._write_synced = functools.partial(end, fault, log)
             else:
                 end(fault, log)
 
 
-def end(fault, log):
+def end(fault, log, path=None, data=b""):
+    """Die or freeze; when about to write a file, half way through it."""
+    if path:
+        path.write_bytes(data[:len(data) // 2])
     log("fault", fault.step)
     os.kill(os.getpid(), signal.SIGSTOP if fault.kind == "freeze" else signal.SIGKILL)
 
@@ -151,13 +154,19 @@ def corrupt(training, faults, now, moment, log):
     """Flip a bit of one number, if it is planned."""
     for fault in faults:
         if fault.kind == "corrupt" and (fault.step, fault.moment) == (now, moment):
-            log("fault", fault.step)
+            log("flaw", fault.step)
             weight = next(iter(training.model.parameters()))
             if moment == "before":                                  # before DDP has seen the gradient
-                handle = weight.register_hook(lambda g: (handle.remove(), flip(g.clone(), fault.bit))[1])
+                hooks = []
+                hooks.append(weight.register_hook(functools.partial(_flip_once, hooks, fault.bit)))
             else:
                 where = {"after": weight.grad, "weights": weight.data}
                 flip(where[moment] if moment in where else training.optimizer.state[weight]["exp_avg"], fault.bit)
+
+
+def _flip_once(hooks, bit, gradient):
+    hooks.pop().remove()
+    return flip(gradient.clone(), bit)
 
 
 def flip(tensor, bit):
@@ -191,8 +200,9 @@ def noticed(training, busy, checks):
 def digest(training):
     """Checksum of this rank's weights and optimizer state."""
     total = hashlib.sha256()
-    for name, tensor in sorted(flat(snapshot(0, training.state).tensors).items()):
-        total.update(name.encode() + local(tensor).detach().cpu().contiguous().numpy().tobytes())
+    for weight in training.model.parameters():
+        for tensor in (weight, *(t for t in training.optimizer.state[weight].values() if torch.is_tensor(t))):
+            total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return total.hexdigest()
 
 
@@ -210,7 +220,7 @@ def train_with_failures(faults=(), world_size=4, *, steps=12, checkpoint_every=3
     same global batch. A slow or corrupted rank: it is replaced. Raises RankError for a failure nobody planned, when it
     repeats or is an error in the program; ValueError for bad arguments.
     """
-    job, faults = job or Job(pace=0.01), list(faults)
+    job, faults = job or Job(pace=0.03), list(faults)
     _check(faults, world_size, steps, checkpoint_every, job, checks)
     with tempfile.TemporaryDirectory(prefix="clusterlab-") as temporary:
         root = Path(folder or temporary)
@@ -241,15 +251,20 @@ def _supervise(faults, full, steps, every, job, timeout, background, checks, roo
             world, until = full, steps                              # the lost node is back
             continue
         events.append((now, name, "detected"))
-        at, fault = struck[-1] if struck else (None, None)
+        at, fault = _cause(what, struck)
         if what in ("raised", "unpicklable") or not fault and sum(i.fault is None for i in incidents) == UNPLANNED:
             raise error
-        if fault:
-            faults = [other for other in faults if other is not fault]
+        faults = [f for f in faults if f is not fault and (f.kind == "slow" or all(f is not hit for _, hit in struck))]
         if fault and fault.kind == "lose":
             world, until = world - fault.ranks, fault.back or steps
         done = max((e[2] + 1 for e in attempt if e[1] == "step"), default=0)
         incidents.append(Incident(fault, what, tuple(named), now - at if fault else None, name, done, world))
+
+
+def _cause(what, struck):
+    """(when, fault) of the planned fault behind what was seen, or (None, None)."""
+    fitting = [(at, fault) for at, fault in struck if SEEN[fault.kind] == what] or struck
+    return fitting[-1] if fitting else (None, None)
 
 
 def _read(root, name, world, faults):
@@ -259,10 +274,9 @@ def _read(root, name, world, faults):
         path = Path(root) / "log" / f"{name}-{rank}"
         for line in path.read_text().splitlines() if path.exists() else ():
             at, event, *words = json.loads(line)
-            if event == "fault":
-                fault = next(f for f in faults if f.hits(rank) and f.step == words[0])
-                struck.append((at, fault))
-                clock.append([at, "fault", rank])
+            if event in ("fault", "flaw"):                          # it ended the rank, or it did not
+                struck.append((at, next(f for f in faults if f.hits(rank) and f.step == words[0])))
+                clock.append([at, event, rank])
             elif rank == 0:
                 clock.append([at, event, *words])
     return sorted(clock, key=lambda e: e[0]), sorted(struck, key=lambda s: s[0])
@@ -289,4 +303,3 @@ def _check(faults, world_size, steps, every, job, checks):
             raise ValueError(f"{fault}: strategy={job.strategy!r} has no replicas to corrupt one of")
         if fault.kind == "lose":
             job.check(world_size - fault.ranks)
-            replace(fault, back=fault.back)

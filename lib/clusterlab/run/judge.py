@@ -1,5 +1,5 @@
 """Call a student's function where it can do no harm: in a process of its own, with limits of time, memory and output,
-and with a result that is coerced to plain numbers, text and lists before a test looks at it.
+its result coerced to plain numbers, text and lists before a test looks at it.
 
 A function that exits, loops, floods or lies costs its author the cell that tests it: the cell fails with a sentence, and
 the grading kernel goes on. What stands in a cell outside a function does run in that kernel, and is not fenced in.
@@ -7,7 +7,6 @@ the grading kernel goes on. What stands in a cell outside a function does run in
 import contextlib
 import io
 import json
-import math
 import resource
 import sys
 import types
@@ -48,9 +47,9 @@ def answers(fn, cases, *, kind=None, seconds=10):
     >>> answers(lambda a, b: a / b, [(1, 2), (3, 4)], kind=float)
     [0.5, 0.75]
     """
-    values = _launched(fn, _call_all, 1, list(cases), seconds)[0]
+    values, = _launched(fn, lambda fn, cases: [fn(*case) for case in cases], 1, list(cases), seconds)
     for value in values:
-        number = type(value) in (int, float) and math.isfinite(value)
+        number = type(value) in (int, float) and value - value == 0  # neither infinite nor nan
         if kind is float and not number or kind is str and type(value) is not str:
             raise Fault(f"your function returned {str(value)[:80]}: want {'a number' if kind is float else 'text'}")
     return values
@@ -58,9 +57,7 @@ def answers(fn, cases, *, kind=None, seconds=10):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an all-reduce did: `values[rank]` afterwards, `bytes[rank]` sent and `steps[rank]` taken."""
-    ranks: int
-    elements: int
+    """What an all-reduce did, by rank: `values` afterwards, `bytes` sent, `steps` taken. `fault` says what is wrong."""
     values: list
     bytes: list
     steps: list
@@ -68,13 +65,11 @@ class Trial:
     @property
     def fault(self) -> str:
         """The first wrong element in words; empty when every rank holds the sum."""
-        right = [sum(_element(index, rank) for rank in range(self.ranks)) for index in range(self.elements)]
-        for rank, values in enumerate(self.values):
-            for index, (value, want) in enumerate(zip(values, right)):
-                if value != want:
-                    return (f"{self.ranks} ranks, {self.elements} elements: on rank {rank} element {index} is {value:g}, "
-                            f"and the sum is {want}")
-        return ""
+        ranks, elements = len(self.values), len(self.values[0])
+        right = [sum(_element(index, rank) for rank in range(ranks)) for index in range(elements)]
+        wrong = [f"on rank {rank} element {index} is {value:g}, and the sum is {want}" for rank in range(ranks)
+                 for index, (value, want) in enumerate(zip(self.values[rank], right)) if value != want]
+        return f"{ranks} ranks, {elements} elements: {wrong[0]}" if wrong else ""
 
 
 def all_reduce_trial(fn, ranks, elements, seconds=10):
@@ -85,8 +80,7 @@ def all_reduce_trial(fn, ranks, elements, seconds=10):
     >>> all_reduce_trial(lambda x: None, 1, 3).fault
     ''
     """
-    reports = _launched(fn, _reduce, ranks, elements, seconds)
-    return Trial(ranks, elements, *(list(column) for column in zip(*reports)))
+    return Trial(*map(list, zip(*_launched(fn, _reduce, ranks, elements, seconds))))
 
 
 def _launched(fn, how, ranks, given, seconds):
@@ -96,12 +90,11 @@ def _launched(fn, how, ranks, given, seconds):
     page = io.StringIO()
     try:                                                            # a line on stderr would cost all points in nbgrader
         with contextlib.redirect_stdout(page), contextlib.redirect_stderr(io.StringIO()):
-            texts = launch(_confined, ranks, fn, how, given, timeout=seconds, deadline=seconds)
+            return [json.loads(text) for text in launch(_confined, ranks, fn, how, given, timeout=seconds, deadline=seconds)]
     except RankError as error:
         raise Fault(_in_words(error, ranks, seconds)) from None
     finally:
         print(page.getvalue()[:SHOWN], end="")
-    return [json.loads(text) for text in texts]
 
 
 @cache
@@ -112,19 +105,16 @@ def _warm():
 
 def _in_words(error, ranks, seconds):
     head, _, detail = str(error).partition("\n")
-    head = head[:200]
-    what = {"raised": "raised " + head.partition(" raised ")[2], "exited": "ended its process instead of returning",
+    what = {"raised": "raised " + head[:200].partition(" raised ")[2], "exited": "ended its process instead of returning",
             "killed": "had its process killed", "unpicklable": "returned too much",
-            "mismatch": "left ranks waiting for messages that nobody sends"}
-    late = f"did not finish within {seconds:g} s"
-    table = detail[-SHOWN:] if error.reason == "raised" or ranks > 1 else ""
-    return f"your function{f' on {ranks} ranks' if ranks > 1 else ''} {what.get(error.reason, late)}\n{table}".strip()
-
-
-# ---- in the other process -------------------------------------------------------------------------------------------
+            "mismatch": "left ranks waiting for messages that nobody sends"
+            }.get(error.reason, f"did not finish within {seconds:g} s")
+    where, more = (f" on {ranks} ranks", detail) if ranks > 1 else ("", detail if error.reason == "raised" else "")
+    return f"your function{where} {what}\n{more[-SHOWN:]}".strip()
 
 
 def _confined(fn, how, given):
+    """In the other process: how(fn, given) within the limits, as JSON."""
     with contextlib.suppress(OSError, ValueError):                  # no /proc, or a lower limit already
         with open("/proc/self/statm") as pages:
             memory = int(pages.read().split()[0]) * resource.getpagesize() + MEMORY
@@ -142,10 +132,6 @@ def _plain(value):
     if type(value).__module__.partition(".")[0] in ("numpy", "torch"):
         return value.tolist()
     raise TypeError(f"returned a {type(value).__name__}: want numbers, text, None, or lists of them")
-
-
-def _call_all(fn, cases):
-    return [fn(*case) for case in cases]
 
 
 def _element(index, rank):

@@ -46,14 +46,15 @@ class Peers:
     """This rank's in-memory checkpoints. `ring`: ranks that existed when the copies were taken, this one at `me`."""
 
     def __init__(self):
-        self.me, self.ring, self.own, self.copy = None, 0, {}, {}
+        self.me, self.ring, self.own, self.copy, self.replicated = None, 0, {}, {}, False
 
     def save(self, step, state):
         """Keep this rank's state and give the right neighbour a copy; every rank calls it."""
         start, rank, ranks = time.perf_counter(), dist.get_rank(), dist.get_world_size()
         if (rank, ranks) != (self.me, self.ring):
             self.me, self.ring, self.own, self.copy = rank, ranks, {}, {}           # copies of another world
-        shards = Shards.of(snapshot(step, state, copy=True))
+        saved = snapshot(step, state, copy=True)
+        shards, self.replicated = Shards.of(saved), not any(isinstance(t, DTensor) for t in flat(saved.tensors).values())
         raw = torch.frombuffer(bytearray(pickle.dumps(shards, protocol=5)), dtype=torch.uint8).to(device())
         size = torch.tensor([len(raw)], device=device())
         theirs = torch.empty_like(size)
@@ -73,8 +74,8 @@ class Peers:
         Raises CheckpointError where a shard is lost with the only rank that had its copy.
         """
         bids, rank = [None] * dist.get_world_size(), dist.get_rank()
-        dist.all_gather_object(bids, (self.me, self.ring, sorted(self.own), sorted(self.copy)))
-        ring = max(size for _, size, _, _ in bids)
+        dist.all_gather_object(bids, (self.me, self.ring, sorted(self.own), sorted(self.copy), self.replicated))
+        ring = max(size for _, size, *_ in bids)
         step, sources = _newest_complete(bids, ring)
         mine = {}                                                   # shards that this rank will hand out, by old rank
         for old, (source, is_copy) in sources.items():
@@ -84,11 +85,12 @@ class Peers:
         dist.all_gather_object(described, {old: shards.described() for old, shards in mine.items()})
         told = {old: entry for part in described for old, entry in part.items()}
         blank = snapshot(step, state)
-        blank.tensors["optimizer"]["param_groups"] = told[0]["groups"]
+        any_rank = told[min(told)]
+        blank.tensors["optimizer"]["param_groups"] = any_rank["groups"]
         received = _hand_out(sources, mine, told, {name: _place(t) for name, t in flat(blank.tensors).items()})
-        same = ring == len(bids)
+        same = ring == len(bids) == len(told)
         rng = told[_inherited(bids, ring)]["rng"] if same else None
-        restore(state, Snapshot(step, blank.tensors, told[0]["parts"], rng), rng=same)
+        restore(state, Snapshot(step, blank.tensors, any_rank["parts"], rng), rng=same)
         if not same:
             torch.manual_seed(1_000_003 * step + rank)
         return Recovered(step, "restored" if same else "reseeded", received)
@@ -135,7 +137,8 @@ def _pass_on(outgoing, incoming):
 
 def _newest_complete(bids, ring):
     """(step, {old rank: (rank that has its shards now, whether as a copy)}) of the newest step nothing is missing of."""
-    survivors = {me: (rank, own, copy) for rank, (me, size, own, copy) in enumerate(bids) if size == ring and ring}
+    survivors = {me: (rank, own, copy) for rank, (me, size, own, copy, _) in enumerate(bids) if size == ring and ring}
+    replicated = any(bid[-1] for bid in bids)
     missing = list(range(ring))
     for step in sorted({s for _, own, _ in survivors.values() for s in own}, reverse=True):
         sources = {}
@@ -146,7 +149,7 @@ def _newest_complete(bids, ring):
             elif holder in survivors and step in survivors[holder][2]:
                 sources[old] = survivors[holder][0], True
         missing = [old for old in range(ring) if old not in sources]
-        if not missing:
+        if not missing or replicated and sources:                   # every replica has all there is
             return step, sources
     raise CheckpointError(f"memory: expected the shards of {ring} ranks, found none of rank(s) "
                           f"{', '.join(map(str, missing))}, lost with the neighbour that kept the copy")
@@ -154,7 +157,7 @@ def _newest_complete(bids, ring):
 
 def _inherited(bids, ring):
     """The old rank whose random numbers this rank goes on with: its own, or, as a newcomer, a lost one's."""
-    lost = sorted(set(range(ring)) - {me for me, *_ in bids})
+    lost = sorted(set(range(ring)) - {bid[0] for bid in bids})
     newcomers = [rank for rank, (me, *_) in enumerate(bids) if me is None]
     me = bids[dist.get_rank()][0]
     return me if me is not None else lost[newcomers.index(dist.get_rank())]

@@ -54,7 +54,7 @@ def shard(model, world_size, *, tensor=1, batch=1, seq=4096, keep=False, recompu
     gathers BF16 and reduces gradients in FP32; "fp32" or "bf16" is that throughout. Models of two `depths` are built
     and extended linearly to all layers, which is exact; `depths=None` builds all of them.
 
-    Each weight is cut by rows and padded, so that all ranks allocate alike. Runs in a child process, because a process
+    Each weight is cut by rows and padded, so that all ranks allocate alike, if only the first fill it. Runs in a child process, because a process
     holds one process group. Raises ValueError for what cannot be divided, RuntimeError inside a rank.
     """
     if dist.is_initialized() or "RANK" in os.environ:
@@ -72,7 +72,7 @@ def shard(model, world_size, *, tensor=1, batch=1, seq=4096, keep=False, recompu
                "recompute": recompute, "precision": precision}
     depths = [n for n in depths or () if n < shape.layers]
     shapes = [dataclasses.replace(shape, layers=n) for n in depths] if len(depths) == 2 else [shape]
-    results = launch(fake_ranks, 1, shapes, options, backend="gloo")[0]
+    results = launch(fake_ranks, 1, shapes, options, backend="gloo", timeout=600, deadline=900)[0]
     short = results[-1].pop("short")
     results[0].pop("short", None)
     full = results[0] if len(results) == 1 else extend(*results, *depths, shape.layers)

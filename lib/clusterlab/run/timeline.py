@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from clusterlab import reliability
 
+SEEN = {"kill": "killed", "lose": "killed", "freeze": "frozen", "slow": "slow", "corrupt": "corrupt"}
 PARTS = ("useful", "checkpoint", "detect", "restart", "recompute", "degrade")
 
 
@@ -23,8 +24,7 @@ class Incident:
     @property
     def right(self):
         """Whether the rank that was hit is the one that was named, for what it had."""
-        want = {"kill": "killed", "lose": "killed", "freeze": "frozen"}.get(self.fault.kind, self.fault.kind)
-        return self.seen == want and bool(self.named) and all(map(self.fault.hits, self.named))
+        return self.fault is not None and self.seen == SEEN[self.fault.kind] and bool(self.named) and all(map(self.fault.hits, self.named))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Timeline:
     def undetected(self):
         """(start, rank) of faults after which nothing was noticed."""
         seen = {i.start for i in self.incidents}
-        return [(event[1], event[3]) for event in self.events if event[2] == "fault" and event[1] not in seen]
+        return [(event[1], event[3]) for event in self.events if event[2] in ("fault", "flaw") and event[1] not in seen]
 
     @property
     def bitwise(self):
@@ -94,8 +94,9 @@ class Timeline:
         degraded = {i.start for i in self.incidents if i.seen == "slow"}
         degraded |= {start for start, world in enumerate(self.worlds) if world < self.world_size}
         last = self.events[0][0]
-        hit = set()                                                 # starts in which a fault has struck
         for at, start, kind, *rest in self.events:
+            if kind == "flaw":                                      # the step goes on as if nothing were
+                continue
             took, last = at - last, at
             if kind == "step":
                 new = rest[0] not in seen
@@ -109,7 +110,6 @@ class Timeline:
                 parts["restart"] += took
             elif kind == "fault":
                 parts["recompute"] += took
-                hit.add(start)
             else:                                                   # noticed, detected
                 parts["detect"] += took
         return parts
@@ -150,6 +150,8 @@ class Timeline:
         lines = ["fault                       seen      named   steps lost   goes on with"]
         for incident, lost in zip(self.incidents, self.lost, strict=True):
             f, named = incident.fault, ", ".join(map(str, incident.named)) or "nobody"
+            if f and f.kind == "lose" and incident.right:           # which of them was seen first is chance
+                named = f"{f.rank}-{f.rank + f.ranks - 1}"
             what = f"{f.kind} rank {f.rank}, step {f.step}, {f.moment}" if f else "not planned"
             lines.append(f"{what:27} {incident.seen:9} {named:7} {lost:10}   {incident.world} ranks from step "
                          f"{self._resumed(incident.start + 1)}")
