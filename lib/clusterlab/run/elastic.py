@@ -129,9 +129,10 @@ def _summary(events, steps):
     ready = [e for e in events if e["event"] == "ready"]
     lost, stalled = 0, 0.0
     for fault in (e for e in events if e["event"] == "fault"):
-        done = max([0, *(e["step"] + 1 for e in events if e["event"] == "step" and e["at"] < fault["at"])])
-        after = [e for e in events if e["event"] == "step" and e["at"] > fault["at"]]
-        lost, stalled = lost + done - after[0]["step"], stalled + after[0]["at"] - fault["at"]
+        again = next(e for e in ready if e["at"] > fault["at"])     # rank 0 may note a step after another rank's end
+        done = max([0, *(e["step"] + 1 for e in events if e["event"] == "step" and e["at"] < again["at"])])
+        first = next(e for e in events if e["event"] == "step" and e["at"] > again["at"])
+        lost, stalled = lost + done - again["step"], stalled + first["at"] - fault["at"]
     return Elastic(tuple(e["world"] for e in ready), tuple(e["step"] for e in ready), [losses[s] for s in range(steps)],
                    lost, stalled)
 

@@ -72,6 +72,7 @@ def shard(model, world_size, *, tensor=1, batch=1, seq=4096, keep=False, recompu
                "recompute": recompute, "precision": precision}
     depths = [n for n in depths or () if n < shape.layers]
     shapes = [dataclasses.replace(shape, layers=n) for n in depths] if len(depths) == 2 else [shape]
+    # long timeout: cutting a weight into 16,384 pieces is one call, in which the rank gives no sign of life
     results = launch(fake_ranks, 1, shapes, options, backend="gloo", timeout=600, deadline=900)[0]
     short = results[-1].pop("short")
     results[0].pop("short", None)

@@ -238,6 +238,6 @@ def _line(frames) -> str:
         if code is _run.__code__:
             return found
         if not found and not code.co_filename.startswith(_PLUMBING):
-            text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            text = linecache.getline(code.co_filename, frame.f_lineno or 0).strip()
             found = f"in {code.co_name}, line {frame.f_lineno}: {text}"
     return ""                                                       # not inside the function: about to start, or done
