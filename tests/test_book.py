@@ -176,13 +176,12 @@ def test_no_page_scrolls_sideways_on_a_narrow_screen(pages, open_page):
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_pages_are_accessible(pages, open_page, axe, dark):
-    found = {}
+    found = []
     for name in lessons(pages):
         page = open_page(name, dark=dark)
         page.wait_for_timeout(300)
-        if findings := axe(page):
-            found[name] = findings
-    assert found == {}
+        found += [f"{name}: {finding}" for finding in axe(page)]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.browser

@@ -10,11 +10,11 @@ import json
 import math
 import re
 import struct
+from itertools import pairwise
 
 import pytest
-from conftest import ROOT
-
 from clusterlab.widgets import questions
+from conftest import ROOT
 
 HOLDS, CONVENTION, NOT = "holds", "holds under a stated convention", "does not hold"
 H100 = 81_559 * 2**20                       # bytes the driver reports
@@ -29,10 +29,11 @@ RATE = -math.log(1 - 0.01)                  # failures a node and day
 LLAMA_70B = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192) + 8192
 LAYER = 2 * (4 * 5120**2 + 3 * 5120 * 13824) + 4 * 4096 * 5120   # FLOP a token, 13B at 4,096 tokens, whole attention
 STORED = 16 * 5120 + 8 * 13824              # bytes a token and layer: eight of width h, four of the MLP's, 16 bits each
-# a GPU of eight with ZeRO-3: 16 bytes a parameter, 40 layers of 8,192 tokens, fp32 logits; the rest is below 3 %
-STATES, TOKENS = 16 * 13.016e9 / 8, 2 * 4096
-KEPT = STATES + 40 * TOKENS * STORED + 4 * TOKENS * 32000
-REDONE = STATES + 40 * TOKENS * 2 * 5120 + TOKENS * STORED + 4 * TOKENS * 32000
+# a GPU of eight with ZeRO-3: 16 bytes a parameter, the gathered embedding and head, 40 layers of 8,192 tokens, and
+# either the fp32 logits or one layer made again with two layers' gathered weights; the rest is below 3 %
+STATES, TOKENS, GATHERED = 16 * 13.016e9 / 8, 2 * 4096, 2 * (4 * 5120**2 + 3 * 5120 * 13824)
+KEPT = STATES + 2 * 2 * 32000 * 5120 + 40 * TOKENS * STORED + 4 * TOKENS * 32000
+REDONE = STATES + 2 * 2 * 32000 * 5120 + 40 * TOKENS * 2 * 5120 + TOKENS * STORED + 2 * GATHERED
 
 
 def half(x):
@@ -61,7 +62,7 @@ EXPECTED = {
     "C09": (NOT, 4 * 8 * 64 != 512, {"2,048": 4 * 8 * 64, "16": 512 / (4 * 8)}),
     "C10": (NOT, math.log10(92e-6 * 1755e6 / 34) < 4 and 650 / 34 < 200 / 2, {
         "19": 650 / 34, "5,844": 3.33e-6 * 1755e6, "161,460": 92e-6 * 1755e6, "4,749": 92e-6 * 1755e6 / 34}),
-    "C11": (CONVENTION, 0.5 < 1 - REDONE / KEPT < 0.7 < 0.9 < 1 - 2 * 5120 / STORED, {
+    "C11": (CONVENTION, 0.5 < 1 - REDONE / KEPT < 0.7 and 2 * 5120 / STORED < 0.1, {
         "33.0 %": 100 * 40 * LAYER / (3 * (40 * LAYER + 2 * 5120 * 32000)), "95 %": 100 * (1 - 2 * 5120 / STORED),
         "70 %": 100 * (1 - 34 / (34 + 5 * 96 * 2048 / 12288)),
         "2.7 %": 100 * 3 * 4 * 2048 / (3 * (24 * 12288 + 4 * 2048 + 2 * 51200 / 96))}),
@@ -74,7 +75,7 @@ EXPECTED = {
     "C16": (NOT, (2 + 4) * 70e9 == 420e9 < 16 * 70e9, {
         "280 GB": 4 * 70, "560 GB": 8 * 70, "140 GB": 2 * 70, "1.12 TB": 16 * 70e9 / 1e12}),
     "C17": (CONVENTION, half(1e-8) == 0 and half(1024e-8) > 0 and half(1 + half(1e-4)) == 1, {}),
-    "C18": (CONVENTION, 56.3 / 21.3 < 3 < 5 < 56.3 / 10, {"2.6": 56.3 / 21.3, "19 %": 56.3 / 3, "11 %": 56.3 / 5}),
+    "C18": (CONVENTION, 56.3 / 21.3 < 3 and 56.3 / 5 > 10, {"2.6": 56.3 / 21.3, "19 %": 56.3 / 3, "11 %": 56.3 / 5}),
     "C19": (HOLDS, 16 * 20 * 28 == 8960, {"8,960": 16 * 20 * 28, "4.11 EFLOP/s": 8960 * 459e12 / 1e18}),
     "C20": (HOLDS, 294_896 * 2**20 >= 288e9, {
         "294,896 MiB": 294_896, "288 GiB": 294_896 / 2**10, "309 GB": 294_896 * 2**20 / 1e9}),
@@ -94,7 +95,7 @@ EXPECTED = {
         "2.2·10²⁵": 25e3 * 312e12 * 0.34 * 95 * 86400 / 1e25}),
     "C27": (NOT, 30.84e6 / 24_576 / 24 < 54 < 30.84e6 / 16_384 / 24, {
         "78 days": 30.84e6 / 16_384 / 24, "52": 30.84e6 / 24_576 / 24}),
-    "C28": (NOT, 64 // 8 > 1 and 400e9 / 8 < PCIE[5] and 64 < 72, {
+    "C28": (NOT, 64 // 8 > 1 and 400e9 / 8 < PCIE[5] and 18 * 4 > 64, {
         "50 GB/s": 400 / 8, "63.02 GB/s": PCIE[5] / 1e9}),
     "C29": (NOT, NVLINK[4] / PCIE[5] < 10 and NVLINK[5] / PCIE[5] < 30 / 2, {
         "9.5": NVLINK[3] / PCIE[4], "7.1": NVLINK[4] / PCIE[5], "14.3": NVLINK[5] / PCIE[5],
@@ -114,11 +115,11 @@ def page():
     """{claim: (its widget's data, the cell's stored output)} of the page as it is stored."""
     cells = json.loads((ROOT / "book/reference/claims.ipynb").read_text("utf-8"))["cells"]
     found = {}
-    for cell, after in zip(cells, cells[1:], strict=False):
+    for cell, after in pairwise(cells):
         key = re.fullmatch(r'verdict\("claims/(C\d\d)"\)', "".join(cell["source"]))
         if key:
             stored = "".join(cell["outputs"][0]["data"]["text/html"])
-            data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', stored, re.S)[1])
+            data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', stored, re.DOTALL)[1])
             found[key[1]] = data, "".join("".join(output.get("text", "")) for output in after["outputs"])
     return found
 
@@ -191,7 +192,7 @@ def test_a_changed_number_is_noticed(name, page):
     verdict, so, numbers = EXPECTED[name]
     for text, value in numbers.items():
         value = value[0] if isinstance(value, tuple) else value
-        assert wrong(data, output, (verdict, so, {text: value * 1.06})), f"a changed constant behind {text}"
+        assert wrong(data, output, (verdict, so, {text: value * 1.1})), f"a changed constant behind {text}"
         bare = re.match(r"[\d.,]+", text)[0].rstrip(".,")
         other = re.sub(rf"(?<![\d.,]){re.escape(bare)}(?!\d)", "77777", output)
         assert wrong(data, other, EXPECTED[name]), f"{text} changed in the cell's result"
