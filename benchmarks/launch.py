@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import tempfile
 import time
 from statistics import median
 
@@ -36,9 +37,8 @@ def seconds(call, *args):
 
 
 def spawn(ranks):
-    path = f"/tmp/spawn-{os.getpid()}-{time.monotonic_ns()}"
-    torch.multiprocessing.spawn(spawned, (ranks, path), nprocs=ranks)
-    os.unlink(path)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(spawned, (ranks, os.path.join(folder, "store")), nprocs=ranks)
 
 
 def on_rank_2(act):

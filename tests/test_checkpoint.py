@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 import time
+from dataclasses import replace
 from multiprocessing import forkserver
 
 import cloudpickle
@@ -118,7 +119,7 @@ def test_four_then_three_then_eight_then_four(two, tmp_path):
 def test_replicas_resume_with_the_same_bits_and_each_tensor_is_written_once(tmp_path):
     job = Job(strategy="ddp")
     losses, state, saved = launch(write_two, 4, str(tmp_path), job, timeout=60)[0]
-    loaded, back, rest = launch(resume, 4, str(tmp_path), job, 7, timeout=60)[0]
+    _, back, rest = launch(resume, 4, str(tmp_path), job, 7, timeout=60)[0]
     assert same(back, state) and rest == losses[4:]
     numbers = sum(t.numel() for t in back.values())
     assert saved[0].state == 4 * numbers                            # FP32, replicas or not
@@ -228,15 +229,13 @@ def test_nothing_to_load_and_nowhere_to_save_are_said(tmp_path):
     def job(fn, *args):
         fn(*args, Training(JOB).state)
     for call, words in (((load, tmp_path / "none"), "none: expected a good checkpoint, found none"),
-                        ((save, tmp_path / "file", 1), "can not start: rank 0: .*Not a directory"),
-                        ((Background(tmp_path, keep=0).save if False else save, tmp_path, 1), None)):
-        if words:
-            with pytest.raises(RankError, match=words):
-                launch(job, 2, *call, timeout=60)
+                        ((save, tmp_path / "file", 1), "can not start: rank 0: .*Not a directory")):
+        with pytest.raises(RankError, match=words):
+            launch(job, 2, *call, timeout=60)
 
 
 def test_another_model_is_refused(two):
-    other = Job(strategy="fsdp", shape=Job().shape.__class__(layers=2, hidden=64, heads=4, vocab=64, ffn=64, gated=True))
+    other = Job(strategy="fsdp", shape=replace(JOB.shape, hidden=64))
     with pytest.raises(RankError, match="does not fit this model"):
         launch(resume, 2, str(two[0]), other, 5, timeout=60)
 
@@ -250,9 +249,9 @@ def test_a_test_restore_finds_what_sums_cannot(tmp_path):
             plain(*args, **kw)
             if dist.get_rank() == 1:
                 path, = kw["storage_writer"].path.glob("__1_0*")
-                raw = path.read_bytes()
-                at = raw.rindex(b"\x3f")                            # a byte of the exponent of a number near 1
-                path.write_bytes(raw[:at] + b"\x3e" + raw[at + 1:])
+                numbers = snapshot.local(training.model.head.weight).detach().numpy().tobytes()
+                flipped = bytes([numbers[0] ^ 1]) + numbers[1:]
+                path.write_bytes(path.read_bytes().replace(numbers, flipped))
             dist.barrier()
         training = Training(JOB)
         training.step()
@@ -312,13 +311,13 @@ def test_a_newcomer_gets_the_state_of_the_lost_rank_from_its_neighbour(strategy)
         for _ in range(5):
             losses.append(training.step())
             if training.steps == 3:
-                copied, state = peers.save(3, training.state), whole(training)
+                copied = peers.save(3, training.state)
         if dist.get_rank() == 2:
             peers = Peers()                                         # as if this were another machine
         training = Training(Job(strategy=strategy))
         recovered = peers.recover(training.state)
-        return losses, [training.step() for _ in range(2)], same(whole_at_3 := state, whole_at_3), recovered, copied
-    for losses, rest, _, recovered, copied in launch(job, 4, timeout=60):
+        return losses, [training.step() for _ in range(2)], recovered, copied
+    for losses, rest, recovered, copied in launch(job, 4, timeout=60):
         assert rest == losses[3:]                                   # dropout too: the lost rank's generator lives on
         assert (recovered.step, recovered.rng) == (3, "restored")
         assert recovered.received == 4 * (3 * Job().shape.parameters() + 21)
@@ -388,7 +387,7 @@ def test_the_loader_resumes_anywhere_and_shows_each_sample_once_an_epoch(before,
     assert all(rows.count(row) <= known.count(row) for row in rows)
 
 
-@pytest.mark.parametrize("ranks, batch, micro", itertools.product((1, 2, 3, 4, 5, 8), (8, 9), (1, 2, 3)))
+@pytest.mark.parametrize("ranks, batch, micro", list(itertools.product((1, 2, 3, 5, 8), (8, 9), (1, 2, 3))))
 def test_every_rank_has_a_sequence_in_each_micro_batch_or_the_job_is_refused(ranks, batch, micro):
     job = Job(batch=batch, micro_batch=micro)
     pieces = [[len(p) for p in s.tensor_split(job.pieces(ranks))] for s in torch.arange(batch).tensor_split(ranks)]

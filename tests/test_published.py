@@ -1,6 +1,8 @@
 """Every published value is reproduced within its printing precision, or the difference is explained."""
 
 import json
+import subprocess
+import sys
 
 import published
 import pytest
@@ -31,3 +33,9 @@ def test_fixtures_have_unique_ids_and_a_source():
         table = json.loads((published.HERE / "fixtures" / name).read_text())
         assert len({row["id"] for row in table}) == len(table)
         assert all(row.get("source") or row.get("how_run") for row in table)
+
+
+def test_the_validation_page_is_what_the_registry_says():
+    run = subprocess.run([sys.executable, "tools/validation.py", "--check"], capture_output=True, text=True, check=False,
+                         cwd=published.HERE.parent)
+    assert run.returncode == 0, run.stderr

@@ -4,7 +4,7 @@ import contextlib
 import torch
 
 from clusterlab.run.device import device
-from clusterlab.run.target import memory
+from clusterlab.run.target import kind, memory
 from clusterlab.run.timing import attempt, rated, threads, timed
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
@@ -21,7 +21,7 @@ def unsupported(dtype, where) -> str:
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}: want one of {', '.join(DTYPES)}")
-    if dtype == "tf32" and (where.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(where) < (8, 0)):
+    if dtype == "tf32" and (kind(where) != "cuda" or torch.cuda.get_device_capability(where) < (8, 0)):
         return "tf32 is a mode of NVIDIA tensor cores, from Ampere (2020) on."
     if dtype == "fp16" and where.type == "cpu":
         return "Without fp16 units a CPU takes a hundred times as long as for fp32: that says nothing about a device."
@@ -40,6 +40,18 @@ def traffic(m, n, k, dtype) -> int:
     """
     size = DTYPES[dtype].itemsize
     return (m * k + k * n) * size + m * n * max(size, 2)
+
+
+def storage(dtype, where):
+    """The torch dtype that holds a format on a device. MI300 computes on the e4m3 without infinities and -0 ("fnuz").
+
+    >>> import torch
+    >>> storage("tf32", torch.device("cpu"))
+    torch.float32
+    """
+    if dtype == "fp8" and kind(where) == "rocm" and "gfx94" in torch.cuda.get_device_properties(where).gcnArchName:
+        return torch.float8_e4m3fnuz
+    return DTYPES[dtype]
 
 
 @contextlib.contextmanager
@@ -65,11 +77,11 @@ def product(m, n, k, dtype, where):
     >>> product(16, 32, 64, "fp32", torch.device("cpu"))().shape
     torch.Size([16, 32])
     """
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(rows, columns, generator=generator).to(where, DTYPES[dtype]) for rows, columns in ((m, k), (n, k)))
+    generator = torch.Generator(where).manual_seed(0)               # random: zeros would draw less power, and run faster
+    a, b = (torch.randn(rows, k, device=where, generator=generator).to(storage(dtype, where)) for rows in (m, n))
     b = b.t()                                                       # column-major, as fp8 wants it
     if dtype != "fp8":
-        out = torch.empty(m, n, device=where, dtype=DTYPES[dtype])
+        out = torch.empty(m, n, device=where, dtype=storage(dtype, where))
         return lambda: torch.matmul(a, b, out=out)
     one = torch.ones((), device=where)
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
