@@ -24,11 +24,9 @@ lab: $(VENV)/.has-run  ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 quick: $(VENV)/.has-all  ## check within 90 s: no notebooks, browser or elastic agents, nothing marked slow
-	$(BIN)/ruff check
 	$(BIN)/python -m pytest -q -m "$(QUICK)" $(ARGS)
 
 test: $(VENV)/.has-all  ## check everything: formulas, experiments, notebooks run again, pages in a browser (up to 25 min)
-	$(BIN)/ruff check
 	$(BIN)/python tools/chromium.py
 	$(BIN)/python -m pytest -q --nbval $(NOTEBOOKS) $(SOLUTIONS) tests lib $(ARGS)
 

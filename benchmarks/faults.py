@@ -12,8 +12,8 @@ import time
 from collections import Counter, defaultdict
 from multiprocessing import forkserver
 
-from clusterlab.run.failures import MOMENTS, Fault, train_with_failures, undisturbed_losses
-from clusterlab.run.job import Job
+from clusterlab.run.failures import MOMENTS, Fault, train_with_failures
+from clusterlab.run.job import Job, undisturbed_losses
 from clusterlab.run.ranks import launch
 
 STEPS, EVERY = 8, 2
@@ -54,6 +54,8 @@ def soak(faults, *, seed=0, budget=600.0, say=lambda line: None):
         if wrong:
             bad.append((done, fault, ranks, strategy, background, wrong))
             say(f"BAD {bad[-1]}")
+        if done % 20 == 19:
+            say(f"{done + 1} faults, {len(bad)} bad")
         for incident, steps in zip(run.incidents, run.lost, strict=True):
             if incident.fault:
                 seconds[fault.kind].append(incident.seconds)

@@ -76,7 +76,7 @@ def kernel(repeat, path):
                   "machine": f"{here['device']}, {here['cores']} cores, {here['kernel']}, torch {here['torch']}",
                   **here, "date": datetime.date.today().isoformat(), "ranks": n, "size": int(size),
                   "bandwidth": link.bandwidth, "burst": link.burst, "repeats": repeat, "unit": "s",
-                  "command": "python benchmarks/links.py --kernel --write lessons/measurements/kernel_links.json",
+                  "command": f"python benchmarks/links.py --kernel --repeat {repeat} --write lessons/measurements/kernel_links.json",
                   "rows": rows}
         with open(path, "w") as file:
             json.dump(record, file, indent=1)

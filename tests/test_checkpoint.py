@@ -16,7 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from clusterlab.run import RankError, checkpoint, launch, snapshot
-from clusterlab.run.checkpoint import Background, CheckpointError, check, checkpoints, latest, load, read_manifest, save
+from clusterlab.run.background import Background
+from clusterlab.run.checkpoint import CheckpointError, check, checkpoints, latest, load, read_manifest, save
 from clusterlab.run.job import Job, Loader, Training
 from clusterlab.run.peers import Peers, _newest_complete
 from hypothesis import given, settings
@@ -321,7 +322,8 @@ def test_a_newcomer_gets_the_state_of_the_lost_rank_from_its_neighbour(strategy)
         assert rest == losses[3:]                                   # dropout too: the lost rank's generator lives on
         assert (recovered.step, recovered.rng) == (3, "restored")
         assert recovered.received == 4 * (3 * Job().shape.parameters() + 21)
-        assert copied.sent > recovered.received // (4 if strategy == "fsdp" else 1)
+        quarter = recovered.received / 4                            # replicas have no need of copies
+        assert quarter < copied.sent < 2 * quarter if strategy == "fsdp" else copied.sent < quarter
 
 
 def bids(ring, steps, *, gone=(), newest_missing=(), replicated=False):

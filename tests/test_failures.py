@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import time
+from dataclasses import replace
 from multiprocessing import forkserver
 
 import cloudpickle
@@ -14,11 +15,11 @@ import torch
 import torch.distributed as dist
 from clusterlab import reliability
 from clusterlab.run import RankError, diagnosis, launch
-from clusterlab.run.checkpoint import CheckpointError
+from clusterlab.run.checkpoint import latest
 from clusterlab.run.diagnosis import diagnose, hang
 from clusterlab.run.elastic import elastic
-from clusterlab.run.failures import KINDS, MOMENTS, Fault, train_with_failures, undisturbed_losses
-from clusterlab.run.job import Job
+from clusterlab.run.failures import KINDS, MOMENTS, Fault, train_with_failures
+from clusterlab.run.job import Job, undisturbed_losses
 from clusterlab.run.survive import continue_without
 from clusterlab.run.timeline import PARTS, Incident, Timeline
 
@@ -56,7 +57,7 @@ def disturbed(*faults, **kw):
     (Fault("kill", 1, 1), 1, 2),                                    # before there is any
     (Fault("freeze", 0, 3), 1, 3 + 2),
     pytest.param(Fault("freeze", 2, 4, "save"), 2, 3 + 2, marks=pytest.mark.slow),
-], ids=str)
+], ids=lambda value: f"{value.kind}-{value.rank}-{value.moment}" if isinstance(value, Fault) else str(value))
 def test_a_dead_or_frozen_rank_is_named_and_the_same_bits_follow(fault, lost, within, undisturbed):
     timeline = disturbed(fault)
     incident, = timeline.incidents
@@ -79,10 +80,11 @@ def test_two_faults_one_after_the_other(undisturbed):
     assert timeline.losses == undisturbed and len(timeline.worlds) == 3
 
 
-def test_the_checkpoints_stay_where_they_are_wanted(tmp_path, undisturbed):
-    disturbed(folder=tmp_path, steps=4)
-    timeline = disturbed(folder=tmp_path)                           # another day: goes on
-    assert timeline.resumed == [4]
+def test_the_checkpoints_stay_where_they_are_wanted(tmp_path):
+    disturbed(folder=tmp_path / "here", steps=4)
+    assert latest(tmp_path / "here").name == "step-00000004"
+    with pytest.raises(ValueError, match="here.*empty"):
+        disturbed(folder=tmp_path / "here")
 
 
 # slow, corrupt
@@ -162,10 +164,10 @@ def test_the_parts_of_a_run_by_hand():
         (100.0, 0, "ready", 0), (101.0, 0, "step", 0, 4.0), (101.25, 0, "saved", 1), (102.25, 0, "step", 1, 3.0),
         (102.75, 0, "fault", 2), (105.0, 0, "detected"), (109.0, 1, "ready", 1), (111.0, 1, "step", 1, 3.0),
         (113.5, 1, "step", 2, 2.0), worlds=(4, 2), incidents=[Incident(Fault("kill", 2, 2), "killed", (2,), 2.25, 0, 2, 2)])
-    assert run.seconds() == {"useful": 4.5, "checkpoint": 0.25, "detect": 2.25, "restart": 4.0, "recompute": 2.5,
-                             "degrade": 0.0} and run.wall == 13.5
-    assert run.goodput == 4.5 / 13.5 and run.lost == [1] and run.committed_lost == 0 and run.losses == [4.0, 3.0, 2.0]
-    assert run.model() == reliability.goodput(1.5, write=0.25, mtbf=13.5, restart=6.25)
+    assert run.seconds() == {"useful": 3.0, "checkpoint": 0.25, "detect": 2.25, "restart": 4.0, "recompute": 2.5,
+                             "degrade": 1.5} and run.wall == 13.5
+    assert run.goodput == 3.0 / 13.5 and run.lost == [1] and run.committed_lost == 0 and run.losses == [4.0, 3.0, 2.0]
+    assert run.model() == reliability.goodput(1.0, write=0.25, mtbf=13.5, restart=6.25)
 
 
 def test_slower_steps_are_degraded_by_what_they_took_longer():
@@ -190,8 +192,8 @@ def test_the_parts_of_a_real_run_add_up(undisturbed):
     assert tuple(parts) == PARTS and all(seconds >= 0 for seconds in parts.values())
     assert sum(parts.values()) == pytest.approx(run.wall) and 0 < run.goodput < 1 and 0 < run.model() < 1
     assert min(parts[name] for name in ("useful", "checkpoint", "detect", "restart", "recompute")) > 0
-    assert run.bitwise and run.table().splitlines()[1].split() == (
-        "kill rank 2, step 3, forward killed 2 1 3 ranks from step 2".split())
+    line = " ".join(run.table().splitlines()[1].split())
+    assert run.bitwise and line == "kill rank 2, step 3, forward killed 2 1 3 ranks from step 2"
 
 
 # faults nobody can plan
@@ -214,10 +216,9 @@ def test_bad_plans_are_refused():
     assert set(MOMENTS) == set(KINDS)
 
 
-def test_an_error_in_the_program_is_not_retried(tmp_path):
-    (tmp_path / "step-00000009").mkdir()                            # a checkpoint that is none
-    with pytest.raises(RankError, match="found 1 bad"):
-        disturbed(folder=tmp_path)
+def test_an_error_in_the_program_is_not_retried():
+    with pytest.raises(RankError, match="IndexError"):
+        disturbed(job=Job(batch=6, shape=replace(Job().shape, positions=4)))
 
 
 # a short form of benchmarks/faults.py
@@ -300,7 +301,3 @@ def test_one_of_two_agents_is_lost():
     assert run.worlds[0] == 4 and run.worlds[-1] == 2 and run.resumed[-1] in (3, 6)
     straight = launch(undisturbed_losses, 4, Job(dropout=0.0), 10, timeout=60)[0]
     assert all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(run.losses, straight, strict=True))
-
-
-def test_errors_are_of_one_kind():
-    assert issubclass(CheckpointError, RuntimeError)

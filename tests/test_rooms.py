@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,12 @@ def test_modules_are_short():
     lengths = {name_of(path): len(path.read_text("utf-8").splitlines())
                for path in [*MODULES, *ROOT.glob("tools/*.py")]}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_code_is_clean():
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "concise"], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_files_name_no_machine_and_no_index():

@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 
 from clusterlab.run import checkpoint
-from clusterlab.run.job import Job, Training
+from clusterlab.run.background import Background
+from clusterlab.run.job import Job, Training, undisturbed_losses
 from clusterlab.run.ranks import RankError, launch
 from clusterlab.run.timeline import SEEN, Incident, Timeline
 
@@ -69,9 +70,6 @@ class Fault:
         return self.rank <= rank < self.rank + (self.ranks if self.kind == "lose" else 1)
 
 
-# one rank
-
-
 def segment(job, root, name, until, every, faults, background, checks):
     """What each rank runs from one start to the next: train to step `until`, saving every `every` steps.
 
@@ -83,7 +81,7 @@ def segment(job, root, name, until, every, faults, background, checks):
             print(json.dumps([time.monotonic(), event, *words]), file=file)
 
         training = Training(job)
-        writer = checkpoint.Background(root) if background else None
+        writer = Background(root) if background else None
         resumed = checkpoint.load(root, training.state).step if checkpoint.checkpoints(root) else 0
         dist.barrier()
         log("ready", resumed)
@@ -206,9 +204,6 @@ def digest(training):
     return total.hexdigest()
 
 
-# the supervisor
-
-
 def train_with_failures(faults=(), world_size=4, *, steps=12, checkpoint_every=3, job=None, timeout=5.0,
                         background=False, checks=("replicas", "stragglers"), reference=True, folder=None):
     """Train `job` for `steps` steps on `world_size` ranks although `faults` happen; returns a `Timeline`.
@@ -224,7 +219,9 @@ def train_with_failures(faults=(), world_size=4, *, steps=12, checkpoint_every=3
     _check(faults, world_size, steps, checkpoint_every, job, checks)
     with tempfile.TemporaryDirectory(prefix="clusterlab-") as temporary:
         root = Path(folder or temporary)
-        (root / "log").mkdir(parents=True, exist_ok=True)
+        if root.exists() and any(root.iterdir()):
+            raise ValueError(f"folder={str(folder)!r}: want one that is empty or does not exist yet")
+        (root / "log").mkdir(parents=True)
         incidents, events, worlds = _supervise(faults, world_size, steps, checkpoint_every, job, timeout, background,
                                                checks, root)
     undisturbed = launch(undisturbed_losses, world_size, job, steps)[0] if reference else None
@@ -280,12 +277,6 @@ def _read(root, name, world, faults):
             elif rank == 0:
                 clock.append([at, event, *words])
     return sorted(clock, key=lambda e: e[0]), sorted(struck, key=lambda s: s[0])
-
-
-def undisturbed_losses(job, steps):
-    """What a rank runs for the reference."""
-    training = Training(job)
-    return [training.step() for _ in range(steps)]
 
 
 def _check(faults, world_size, steps, every, job, checks):

@@ -51,15 +51,15 @@ def _limits(name, where):
     if name == "fp32":
         bits = torch.tensor([0x7F7FFFFF, 0x00800000, 1, 0x3F800001, 0x447A0001], dtype=torch.int32, device=where)
         largest, normal, subnormal, after_1, after_1000 = bits.view(torch.float32).cpu().double().tolist()
+        at_1, at_1000 = after_1 - 1, after_1000 - 1000
     else:
         every = values(name, where).cpu().double()
         largest, subnormal = every[-1].item(), every[1].item()
         steps = every.diff()
-        normal = every[1:][steps > subnormal][0].item() / 2 if steps.max() > subnormal else subnormal
-        after_1, after_1000 = (every[every > x][0].item() if largest > x else None for x in (1.0, 1000.0))
+        normal = every[:-1][steps > subnormal][0].item() / 2        # where spacing first doubles is twice the smallest
+        at_1, at_1000 = (steps[every[:-1] <= x][-1].item() if largest > x else None for x in (1.0, 1000.0))
     return {"what": "table", "format": name, "bits": 8 * FORMATS[name].itemsize, "largest": largest,
-            "smallest_normal": normal, "smallest_subnormal": subnormal, "spacing_at_1": after_1 - 1,
-            "spacing_at_1000": after_1000 and after_1000 - 1000}
+            "smallest_normal": normal, "smallest_subnormal": subnormal, "spacing_at_1": at_1, "spacing_at_1000": at_1000}
 
 
 def loss_scaling(where=None, *, gradient=2.0**-27, scale=2.0**16) -> dict:

@@ -53,7 +53,7 @@ class Job:
         """Raise ValueError for what can not be trained on so many ranks."""
         if self.strategy not in STRATEGIES:
             raise ValueError(f"strategy={self.strategy!r}: want one of {', '.join(STRATEGIES)}")
-        if not self.batch // world_size >= self.pieces(world_size) > 0:
+        if world_size < 1 or not self.batch // world_size >= self.pieces(world_size) > 0:
             raise ValueError(f"batch={self.batch} in micro-batches of {self.micro_batch} on {world_size} ranks leaves "
                              "a rank without a sequence")
         if self.samples < self.batch:
@@ -133,9 +133,10 @@ class Training:
             with ExitStack() as stack:
                 self._only_last_talks(i == pieces - 1, stack)
                 time.sleep(self.job.pace * len(x))
+                begun = time.perf_counter()
                 part = token_losses(self.model(x.to(self.where)), y.to(self.where))
-                if i == 0:
-                    self.busy = time.perf_counter() - start
+                if i == 0:                                      # FSDP waits for the others in its forward pass, DDP not yet
+                    self.busy = (begun if self.job.strategy == "fsdp" else time.perf_counter()) - start
                 (part * (world / count)).backward()                             # DDP and FSDP divide by the world size
             loss += part.item()
         return loss, count
@@ -165,3 +166,9 @@ def mean_loss(loss, count, where):
     parts = [torch.zeros((), dtype=torch.float64, device=where) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, torch.tensor(loss, dtype=torch.float64, device=where))
     return sum(part.item() for part in parts) / count
+
+
+def undisturbed_losses(job, steps):
+    """What a rank runs for a reference: the losses of a run that nobody disturbs."""
+    training = Training(job)
+    return [training.step() for _ in range(steps)]

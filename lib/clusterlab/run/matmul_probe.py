@@ -5,7 +5,7 @@ import torch
 
 from clusterlab.run.device import device
 from clusterlab.run.target import kind, memory
-from clusterlab.run.timing import attempt, rated, threads, timed
+from clusterlab.run.timing import attempt, rated, timed
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
           "fp8": torch.float8_e4m3fn}

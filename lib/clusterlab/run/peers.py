@@ -10,9 +10,10 @@ loss of two neighbours, or of everything (power): it stands in front of checkpoi
 Source: Wang et al. SOSP 2023, "Gemini: Fast Failure Recovery in Distributed Training with In-Memory Checkpoints".
 """
 
+import math
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -55,17 +56,18 @@ class Peers:
             self.me, self.ring, self.own, self.copy = rank, ranks, {}, {}           # copies of another world
         saved = snapshot(step, state, copy=True)
         shards, self.replicated = Shards.of(saved), not any(isinstance(t, DTensor) for t in flat(saved.tensors).values())
-        raw = torch.frombuffer(bytearray(pickle.dumps(shards, protocol=5)), dtype=torch.uint8).to(device())
-        size = torch.tensor([len(raw)], device=device())
-        theirs = torch.empty_like(size)
-        _pass_on(size, theirs)
-        copy = torch.empty(theirs.item(), dtype=torch.uint8, device=device())
-        _pass_on(raw, copy)
-        self.own[step], self.copy[step] = shards, copy.cpu()
+        header, body = (shards.without_pieces() if self.replicated else shards).packed()   # replicas need no copies
+        sizes = torch.tensor([len(header), len(body)], device=device())
+        theirs = torch.empty_like(sizes)
+        _pass_on(sizes, theirs)
+        copy = [torch.empty(size, dtype=torch.uint8, device=device()) for size in theirs.tolist()]
+        _pass_on(header.to(device()), copy[0])
+        _pass_on(body.to(device()), copy[1])
+        self.own[step], self.copy[step] = shards, [part.cpu() for part in copy]
         for kept in (self.own, self.copy):
             for old in sorted(kept)[:-KEPT]:
                 del kept[old]
-        return Copied(step, len(raw), time.perf_counter() - start)
+        return Copied(step, len(header) + len(body), time.perf_counter() - start)
 
     def recover(self, state):
         """Put the newest state that is still complete into `state`, in the present world, and return `Recovered`.
@@ -80,7 +82,7 @@ class Peers:
         mine = {}                                                   # shards that this rank will hand out, by old rank
         for old, (source, is_copy) in sources.items():
             if source == rank:
-                mine[old] = pickle.loads(self.copy[step].numpy().tobytes()) if is_copy else self.own[step]
+                mine[old] = Shards.unpacked(*self.copy[step]) if is_copy else self.own[step]
         described = [None] * len(bids)
         dist.all_gather_object(described, {old: shards.described() for old, shards in mine.items()})
         told = {old: entry for part in described for old, entry in part.items()}
@@ -110,10 +112,30 @@ class Shards:
         pieces = {name: _place(tensor) for name, tensor in flat(saved.tensors).items()}
         return cls(pieces, saved.tensors["optimizer"]["param_groups"], saved.parts, saved.rng)
 
+    def without_pieces(self):
+        return replace(self, pieces={})
+
+    def packed(self):
+        """(description, content), each as bytes in one tensor."""
+        header = torch.frombuffer(bytearray(pickle.dumps(self.described())), dtype=torch.uint8)
+        return header, torch.cat([_bytes(t) for _, t in self.pieces.values()] or [torch.empty(0, dtype=torch.uint8)])
+
+    @classmethod
+    def unpacked(cls, header, body):
+        told, at, pieces = pickle.loads(header.numpy().tobytes()), 0, {}
+        for name, (offsets, shape, dtype) in told.pop("places").items():
+            size = math.prod(shape) * dtype.itemsize
+            pieces[name], at = (offsets, body[at:at + size].clone().view(dtype).view(shape)), at + size
+        return cls(pieces, **told)
+
     def described(self):
         """All but the tensors' content."""
         places = {name: (offsets, tuple(t.shape), t.dtype) for name, (offsets, t) in self.pieces.items()}
         return {"places": places, "groups": self.groups, "parts": self.parts, "rng": self.rng}
+
+
+def _bytes(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _place(tensor):

@@ -89,10 +89,7 @@ class Timeline:
         recompute   steps done again, and the torn one         degrade     what first-time steps took longer than usual
                                                                            with a slow rank or with fewer ranks
         """
-        parts, seen = dict.fromkeys(PARTS, 0.0), set()
-        usual = statistics.median(self._usual() or [0.0])
-        degraded = {i.start for i in self.incidents if i.seen == "slow"}
-        degraded |= {start for start, world in enumerate(self.worlds) if world < self.world_size}
+        parts, seen, usual = dict.fromkeys(PARTS, 0.0), set(), self._usual()
         last = self.events[0][0]
         for at, start, kind, *rest in self.events:
             if kind == "flaw":                                      # the step goes on as if nothing were
@@ -101,7 +98,7 @@ class Timeline:
             if kind == "step":
                 new = rest[0] not in seen
                 seen.add(rest[0])
-                extra = max(0.0, took - usual) if new and start in degraded else 0.0
+                extra = max(0.0, took - usual) if new and usual and not self._healthy(start) else 0.0
                 parts["useful" if new else "recompute"] += took - extra
                 parts["degrade"] += extra
             elif kind in ("saved", "copied"):
@@ -115,12 +112,13 @@ class Timeline:
         return parts
 
     def _usual(self):
-        """Seconds of each step of an undisturbed start, where a step came straight before it."""
-        return [b[0] - a[0] for a, b in zip(self.events, self.events[1:], strict=False) if a[2] == b[2] == "step"
-                and a[1] == b[1] and self.worlds[b[1]] == self.world_size and self._healthy(b[1])]
+        """Median seconds of a step in starts with all ranks and no slow one; None if there was no such start."""
+        pairs = zip(self.events, self.events[1:], strict=False)
+        return statistics.median([b[0] - a[0] for a, b in pairs if b[2] == "step" and self._healthy(b[1])] or [0.0]) or None
 
     def _healthy(self, start):
-        return all(i.start != start or i.seen != "slow" for i in self.incidents)
+        slow = any(i.start == start and i.seen == "slow" for i in self.incidents)
+        return self.worlds[start] == self.world_size and not slow
 
     @property
     def wall(self):
