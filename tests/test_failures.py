@@ -51,11 +51,10 @@ def disturbed(*faults, **kw):
 # killed, frozen
 
 @pytest.mark.parametrize("fault, lost, within", [
-    (Fault("kill", 2, 3), 1, 2),
-    (Fault("kill", 0, 3, "update"), 1, 2),
     (Fault("kill", 1, 4, "save"), 2, 2),                            # half way through a checkpoint: the one before holds
-    (Fault("kill", 1, 1), 1, 2),                                    # before there is any
     (Fault("freeze", 0, 3), 1, 3 + 2),
+    pytest.param(Fault("kill", 1, 1), 1, 2, marks=pytest.mark.slow),                # before there is any checkpoint
+    pytest.param(Fault("kill", 0, 3, "update"), 1, 2, marks=pytest.mark.slow),
     pytest.param(Fault("freeze", 2, 4, "save"), 2, 3 + 2, marks=pytest.mark.slow),
 ], ids=lambda value: f"{value.kind}-{value.rank}-{value.moment}" if isinstance(value, Fault) else str(value))
 def test_a_dead_or_frozen_rank_is_named_and_the_same_bits_follow(fault, lost, within, undisturbed):
@@ -67,6 +66,7 @@ def test_a_dead_or_frozen_rank_is_named_and_the_same_bits_follow(fault, lost, wi
     assert timeline.losses == undisturbed and timeline.worlds == (3, 3)
 
 
+@pytest.mark.slow
 def test_sharded_state_and_background_writes_survive_too():
     job = Job(batch=6, strategy="fsdp")
     timeline = disturbed(Fault("kill", 1, 5), background=True, job=job, reference=True)
@@ -74,6 +74,7 @@ def test_sharded_state_and_background_writes_survive_too():
     assert timeline.lost[0] in (1, 3)                               # the write of step 4 was done, or was not
 
 
+@pytest.mark.slow
 def test_two_faults_one_after_the_other(undisturbed):
     timeline = disturbed(Fault("kill", 0, 2), Fault("kill", 2, 5))
     assert [i.named for i in timeline.incidents] == [(0,), (2,)] and timeline.lost == [0, 1]
@@ -97,7 +98,7 @@ def test_a_slow_rank_is_named_and_replaced_without_losing_a_step(undisturbed):
     assert timeline.seconds()["degrade"] > 1.0
 
 
-@pytest.mark.parametrize("moment", ["after", "weights", "moments"])
+@pytest.mark.parametrize("moment", ["weights", *(pytest.param(name, marks=pytest.mark.slow) for name in ("after", "moments"))])
 def test_what_is_flipped_after_the_reduction_a_checksum_sees(moment, undisturbed):
     timeline = disturbed(Fault("corrupt", 1, 3, moment))
     incident, = timeline.incidents
@@ -111,6 +112,7 @@ def test_what_is_flipped_before_the_reduction_it_cannot_see(undisturbed):
     assert timeline.losses[:4] == undisturbed[:4] and timeline.losses[4:] != undisturbed[4:]     # wrong all the same
 
 
+@pytest.mark.slow
 def test_of_two_replicas_none_can_say_which_is_wrong():
     timeline = disturbed(Fault("corrupt", 1, 3, "weights"), world_size=2, steps=4)
     incident, = timeline.incidents
@@ -128,7 +130,7 @@ def test_a_lost_node_and_its_return():
     assert "2-3" in timeline.table() and "2 ranks from step 2" in timeline.table()
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
 def test_survivors_go_on_from_copies_in_memory(strategy):
     job = Job(dropout=0.0, strategy=strategy)
     run = continue_without([Fault("kill", 2, 3)], 4, steps=6, copy_every=2, job=job, timeout=4)
@@ -186,13 +188,14 @@ def test_a_committed_step_that_is_lost_would_be_seen():
     assert run.committed_lost == 1 and run.lost == [2]
 
 
-def test_the_parts_of_a_real_run_add_up(undisturbed):
+def test_the_parts_of_a_real_run_add_up():
     run = disturbed(Fault("kill", 2, 3), reference=True)
     parts = run.seconds()
     assert tuple(parts) == PARTS and all(seconds >= 0 for seconds in parts.values())
     assert sum(parts.values()) == pytest.approx(run.wall) and 0 < run.goodput < 1 and 0 < run.model() < 1
     assert min(parts[name] for name in ("useful", "checkpoint", "detect", "restart", "recompute")) > 0
     line = " ".join(run.table().splitlines()[1].split())
+    assert run.incidents[0].right and run.incidents[0].seconds < 2 + SLACK
     assert run.bitwise and line == "kill rank 2, step 3, forward killed 2 1 3 ranks from step 2"
 
 
@@ -238,15 +241,16 @@ def test_a_soak():
 # why it hangs
 
 @pytest.mark.parametrize("kind, behind, different, words", [
-    ("frozen", (1,), (), "rank 1 never entered all_reduce #4"), ("skipped", (1,), (), "rank 1 never entered all_reduce #4"),
+    pytest.param("frozen", (1,), (), "rank 1 never entered all_reduce #4", marks=pytest.mark.slow), ("skipped", (1,), (), "rank 1 never entered all_reduce #4"),
     ("mismatch", (), (1,), "rank 1 entered broadcast")])
 def test_a_hang_is_explained(kind, behind, different, words):
-    found = hang(kind, 3, timeout=2)
+    found = hang(kind, 3, timeout=1.5)
     assert (found.behind, found.different) == (behind, different)
     assert words in found.verdict and found.verdict in str(found)
     assert [row.sequence for row in found.rows] == [3 if row.rank in behind else 4 for row in found.rows]
 
 
+@pytest.mark.slow
 def test_flight_records_tell_the_same_without_a_launcher(tmp_path):
     with pytest.raises(FileNotFoundError, match="no dump"):
         diagnose(tmp_path)

@@ -4,7 +4,6 @@ import re
 
 import prose
 import pytest
-
 from clusterlab import numbers
 from clusterlab.expressions import names_in
 

@@ -203,15 +203,15 @@ def read_manifest(path):
     file = Path(path) / "manifest.json"
     try:
         outer = json.loads(file.read_bytes())
-        text, want = outer["manifest"], outer["sha256"]
+        raw, want = outer["manifest"].encode(), outer["sha256"]
     except FileNotFoundError:
         raise CheckpointError(f"{file}: expected a manifest, found none") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(f"{file}: expected a manifest, found {file.stat().st_size} bytes that are none: "
                               f"{error}") from None
-    if (found := _sha256(text.encode())) != want:
+    if (found := _sha256(raw)) != want:
         raise CheckpointError(f"{file}: expected sha256 {want[:16]}…, found {found[:16]}…")
-    manifest = json.loads(text)
+    manifest = json.loads(raw)
     if manifest["format"] != FORMAT:
         raise CheckpointError(f"{file}: expected format {FORMAT}, found {manifest['format']}")
     return manifest

@@ -1,6 +1,7 @@
 """The same job under torchrun, which restarts ranks by itself: what it saves (the operator's night) and what not (steps).
 
-    torchrun --standalone --nproc-per-node 4 --max-restarts 2 -m clusterlab.run.elastic --folder runs/a --kill 1:5
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 4 --max-restarts 2 \\
+        -m clusterlab.run.elastic --folder runs/a --kill 1:5
 
 torchrun's agent ends all ranks when one dies and starts them again, with another number of ranks if a node is gone. It
 keeps no state: where training goes on is for the script to know, so without checkpoints it goes on from step 0.

@@ -54,8 +54,8 @@ def continue_without(faults, world_size=4, *, steps=12, copy_every=3, job=None, 
     job, faults = job or Job(), list(faults)
     job.check(world_size)
     for fault in faults:
-        if fault.kind not in ("kill", "freeze", "lose") or fault.moment == "save":
-            raise ValueError(f"{fault}: survivors are for kill, freeze and lose, within a step")
+        if fault.kind not in ("kill", "freeze", "lose") or fault.moment != "forward":
+            raise ValueError(f"{fault}: survivors are for kill, freeze and lose, at the begin of a step")
     with tempfile.TemporaryDirectory(prefix="clusterlab-", ignore_cleanup_errors=True) as root:
         with open(os.path.join(root, "task"), "wb") as file:
             pickle.dump({}, file)
