@@ -15,6 +15,7 @@ from multiprocessing import forkserver
 from clusterlab.run.failures import MOMENTS, Fault, train_with_failures
 from clusterlab.run.job import Job, undisturbed_losses
 from clusterlab.run.ranks import launch
+from clusterlab.run.survive import continue_without
 
 STEPS, EVERY = 8, 2
 
@@ -34,7 +35,7 @@ def draw(dice, ranks):
     return Fault(kind, dice.randrange(ranks), step, moment, seconds=0.5)
 
 
-def soak(faults, *, seed=0, budget=600.0, say=lambda line: None):
+def soak(faults, *, seed=0, budget=600.0, timeout=3.0, say=lambda line: None):
     """(how many faults were done within `budget` seconds, [what went wrong]); prints a table through `say`."""
     dice, end, bad, seconds, lost, jobs = random.Random(seed), time.monotonic() + budget, [], defaultdict(list), Counter(), {}
     for done in range(faults):
@@ -45,7 +46,7 @@ def soak(faults, *, seed=0, budget=600.0, say=lambda line: None):
         if (ranks, job) not in jobs:
             jobs[ranks, job] = launch(undisturbed_losses, ranks, job, STEPS, timeout=60)[0]
         fault, background = draw(dice, ranks), dice.random() < 0.3
-        run = train_with_failures([fault], ranks, steps=STEPS, checkpoint_every=EVERY, job=job, timeout=2,
+        run = train_with_failures([fault], ranks, steps=STEPS, checkpoint_every=EVERY, job=job, timeout=timeout,
                                   background=background, reference=False)
         wrong = [words for words, true in [
             (f"{[(i.seen, i.named) for i in run.incidents]}", not any(i.right for i in run.incidents)),
@@ -69,14 +70,27 @@ def soak(faults, *, seed=0, budget=600.0, say=lambda line: None):
     return done, bad
 
 
+def beside(say=print):
+    """One lost rank of four: all start again from storage, or the survivors go on from memory."""
+    job, fault = Job(strategy="fsdp", dropout=0.0), Fault("lose", 2, 7)
+    run = train_with_failures([fault], job=job, reference=False)
+    parts = run.seconds()
+    say(f"4 ranks, one lost: full restart {parts['detect'] + parts['restart']:.2f} s and {run.lost[0]} steps lost, ")
+    kept = continue_without([fault], job=job)
+    say(f"                   shrunk, from memory {kept.stalled[0]:.2f} s and {kept.lost[0]} steps lost")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0, help="stop after so long, however many were done")
+    parser.add_argument("--timeout", type=float, default=3.0, help="seconds a rank waits for another")
     options = parser.parse_args()
-    print(f"seed {options.seed}, {os.cpu_count()} cores, frozen ranks are waited for 2 s")
+    print(f"seed {options.seed}, {os.cpu_count()} cores, ranks wait {options.timeout:g} s for each other")
     started = time.monotonic()
-    _, problems = soak(options.faults, seed=options.seed, budget=60 * options.minutes, say=print)
+    _, problems = soak(options.faults, seed=options.seed, budget=60 * options.minutes, timeout=options.timeout,
+                       say=print)
     print(f"{time.monotonic() - started:.0f} s")
+    beside()
     raise SystemExit(bool(problems))

@@ -5,8 +5,10 @@ import hashlib
 import re
 import shutil
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
+import bookext
 import pytest
 from conftest import ROOT, build_book
 
@@ -147,6 +149,13 @@ def test_numbers_page_is_completed_from_the_registry(tmp_path):
     html = tmp_path / "out" / "_build" / "html" / "book"
     assert {"num-sum", "num-seen"} <= Page(html / "reference" / "numbers.html").ids
     assert {"reference/numbers.html#num-sum", "reference/numbers.html#num-seen"} <= set(Page(html / "index.html").links)
+
+
+@pytest.mark.parametrize("owner, buttons", [("example", False), ("somebody", True)])
+def test_buttons_lead_to_a_real_repository_or_are_absent(owner, buttons):
+    options = {"repository_url": f"https://github.com/{owner}/book", "launch_buttons": {}, "use_repository_button": True}
+    bookext.hide_buttons_that_lead_nowhere(None, SimpleNamespace(html_theme_options=options))
+    assert bool(options) == buttons
 
 
 @pytest.mark.browser

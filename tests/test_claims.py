@@ -23,7 +23,6 @@ PCIE = {3: 16 * 8e9 * 128 / 130 / 8, 4: 16 * 16e9 * 128 / 130 / 8, 5: 16 * 32e9 
 RING = 2 * 7 / 8 * 140e9 / NVLINK[4]
 GPT3 = 6 * 174.6e9 * 300e9
 HOURS = {name: GPT3 / peak / 3600 for name, peak in {"A100": 312e12, "H100": 989.4e12, "B200": 2250e12}.items()}
-RATE = -math.log(1 - 0.01)                  # failures a node and day
 
 # Llama 2: grouped queries of 1,024 in the 70B model. Two norms a layer and one at the end.
 LLAMA_70B = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192) + 8192
@@ -52,7 +51,7 @@ EXPECTED = {
     "C04": (NOT, min(RING, 9 / 8 * 140e9 / NVLINK[4], 140e9 / NVLINK[4]) > 1.9 * 0.156, {
         "156 ms": 140 / 0.9, "544 ms": RING * 1e3, "350 ms": 9 / 8 * 140 / 0.45}),
     "C05": (NOT, 80 < min(141, 180, 186, 288), {"79.65 GiB": H100 / 2**30, "85.52 GB": H100 / 1e9, "141 GB": 141}),
-    "C06": (NOT, math.ceil(70e9 * 16 / H100) > 7, {
+    "C06": (CONVENTION, math.ceil(70e9 * 8 / H100) == 7 < math.ceil(70e9 * 16 / H100), {
         "560 GB": 70 * (2 + 2 + 4), "1.12 TB": 70e9 * (2 + 2 + 12) / 1e12, "14 GPUs": math.ceil(70e9 * 16 / H100),
         "5.5 GB": H100 / 1e9 - 560 / 7}),
     "C07": (CONVENTION, HOURS["B200"] < HOURS["H100"] < 100e3 < HOURS["A100"], {
@@ -60,14 +59,17 @@ EXPECTED = {
         "220,588": HOURS["H100"] / 0.4, "18 days": HOURS["H100"] / 0.4 / 512 / 24}),
     "C08": (NOT, 0.5 - 0.1 * 1 != 0.5 - 0.1 * 3, {"2.0": (2 + 2) / 2}),
     "C09": (NOT, 4 * 8 * 64 != 512, {"2,048": 4 * 8 * 64, "16": 512 / (4 * 8)}),
-    "C10": (NOT, math.log10(92e-6 * 1755e6 / 34) < 4 and 650 / 34 < 200 / 2, {
-        "19": 650 / 34, "5,844": 3.33e-6 * 1755e6, "161,460": 92e-6 * 1755e6, "4,749": 92e-6 * 1755e6 / 34}),
+    "C10": (NOT, math.log10(92e-6 * 1755e6 / 34) < 4 and 650 / 34 < 200 / 2 and math.log10(100_000 / 1) == 5, {
+        "5,844": 3.33e-6 * 1755e6, "161,460": 92e-6 * 1755e6, "4,749": 92e-6 * 1755e6 / 34}),
     "C11": (CONVENTION, 0.5 < 1 - REDONE / KEPT < 0.7 and 2 * 5120 / STORED < 0.1, {
         "33.0 %": 100 * 40 * LAYER / (3 * (40 * LAYER + 2 * 5120 * 32000)), "95 %": 100 * (1 - 2 * 5120 / STORED),
         "70 %": 100 * (1 - 34 / (34 + 5 * 96 * 2048 / 12288)),
+        # GPT-3's attention core a layer over the step's FLOP, divided by the tokens and h: once, and three times
+        "0.9 %": 100 * 4 * 2048 / (3 * (24 * 12288 + 4 * 2048 + 2 * 51200 / 96)),
         "2.7 %": 100 * 3 * 4 * 2048 / (3 * (24 * 12288 + 4 * 2048 + 2 * 51200 / 96))}),
     "C12": (CONVENTION, 16 * 13e9 > 90e9 and REDONE < 40e9 and 80e9 < KEPT, {
-        "208 GB": 16 * 13, "92 GB": (KEPT / 1e9, 0.03), "34 GB": (REDONE / 1e9, 0.03)}),
+        "208 GB": 16 * 13, "92 GB": (KEPT / 1e9, 0.03), "34 GB": (REDONE / 1e9, 0.03),
+        "3.36 GB": 40 * 8192 * 2 * 5120 / 1e9}),
     "C13": (CONVENTION, True, {"1.75": 2 * 7 / 8}),
     "C14": (NOT, RING < 0.55 * 1.09, {"14": 2 * 7, "17.5 GB": 140 / 8, "544 ms": RING * 1e3}),
     "C15": (NOT, (2 + 2 + 4 + 8) / (4 + 4 + 8) == 1 and 16 / 13 < 4, {
@@ -77,8 +79,7 @@ EXPECTED = {
     "C17": (CONVENTION, half(1e-8) == 0 and half(1024e-8) > 0 and half(1 + half(1e-4)) == 1, {}),
     "C18": (CONVENTION, 56.3 / 21.3 < 3 and 56.3 / 5 > 10, {"2.6": 56.3 / 21.3, "19 %": 56.3 / 3, "11 %": 56.3 / 5}),
     "C19": (HOLDS, 16 * 20 * 28 == 8960, {"8,960": 16 * 20 * 28, "4.11 EFLOP/s": 8960 * 459e12 / 1e18}),
-    "C20": (HOLDS, 294_896 * 2**20 >= 288e9, {
-        "294,896 MiB": 294_896, "288 GiB": 294_896 / 2**10, "309 GB": 294_896 * 2**20 / 1e9}),
+    "C20": (CONVENTION, 288 * 2**30 > 1.07 * 288e9, {"288 GiB": 36 * 8, "309 GB": 288 * 1.073741824}),
     "C21": (CONVENTION, 989.4 / 312 < 4 < 1978.9 / 312, {
         "3.17": 989.4 / 312, "1.64": 3.35 / 2.039, "450 GB/s": NVLINK[4] / 1e9}),
     "C22": (CONVENTION, 8 * NVLINK[5] == 14.4e12 / 2, {
@@ -88,7 +89,7 @@ EXPECTED = {
     "C24": (HOLDS, 100e9 / 16 * (2 + 14 / 25) < 32e9, {
         "37.5 TFLOP/s": 15e15 / 400 / 1e12, "30 %": 100 * 37.5 / 125, "100 GB": 100 / 16 * 16,
         "16 GB": 100 / 16 * (2 + 14 / 25)}),
-    "C25": (HOLDS, (945 / 0.03) / (415 / 0.015) < 1.025**6, {
+    "C25": (CONVENTION, (945 / 0.03) / (415 / 0.015) < 1.025**6, {
         "2.28": 945 / 415, "14.7 %": 100 * (math.exp(math.log(945 / 415) / 6) - 1), "27,667": 415 / 0.015,
         "31,500": 945 / 0.03, "2.2 %": 100 * (math.exp(math.log(945 / 0.03 / (415 / 0.015)) / 6) - 1)}),
     "C26": (CONVENTION, 1.9 < 25e3 * 312e12 * 0.34 * 95 * 86400 / 1e25 < 2.4, {
@@ -98,14 +99,14 @@ EXPECTED = {
     "C28": (NOT, 64 // 8 > 1 and 400e9 / 8 < PCIE[5] and 18 * 4 > 64, {
         "50 GB/s": 400 / 8, "63.02 GB/s": PCIE[5] / 1e9}),
     "C29": (NOT, NVLINK[4] / PCIE[5] < 10 and NVLINK[5] / PCIE[5] < 30 / 2, {
-        "9.5": NVLINK[3] / PCIE[4], "7.1": NVLINK[4] / PCIE[5], "14.3": NVLINK[5] / PCIE[5],
+        "5.1": NVLINK[1] / PCIE[3], "9.5": NVLINK[3] / PCIE[4], "7.1": NVLINK[4] / PCIE[5], "14.3": NVLINK[5] / PCIE[5],
         "28.6": 2 * NVLINK[4] / PCIE[4]}),
-    "C30": (HOLDS, 1250 * RATE > 10, {
-        "1,250": 10_000 / 8, "12.6 failures": 1250 * RATE, "1.91 h": 24 / (1250 * RATE), "1.4": 10_000 / 72 * RATE,
-        "3.5 in": math.exp(-1250 * RATE) * 1e6, "0.38 %": 100 * 419 / 54 / (16_384 / 8)}),
+    "C30": (CONVENTION, 10_000 / 72 * 0.01 < 2 < 10_000 / 8 * 0.01, {
+        "1,250": 10_000 / 8, "12.5": 1250 / 100, "1.92 h": 24 / 12.5, "1.4": 10_000 / 72 / 100,
+        "0.38 %": 100 * 419 / 54 / (16_384 / 8)}),
     "C31": (CONVENTION, 63 > 2 * 63 / 64 and 2 * 63 > 2, {"63": 63, "1.97": 2 * 63 / 64, "126 steps": 2 * 63}),
     "C32": (CONVENTION, (7 / 8 + 7 / 8) / (2 * 7 / 8) == 1, {
-        "1.5": (2 * 7 / 8 + 7 / 8) / (2 * 7 / 8), "1.0": (7 / 8 + 7 / 8) / (2 * 7 / 8), "12": 8 * 3 / 2}),
+        "1.5": (2 * 7 / 8 + 7 / 8) / (2 * 7 / 8), "1.0": (7 / 8 + 7 / 8) / (2 * 7 / 8), "12": 8 * 3 / 2, "8.5": (8 * 2 + 1) / 2}),
 }
 NAMES = sorted(EXPECTED)
 
@@ -175,7 +176,7 @@ def test_fp16_in_the_cell(page):
 def test_the_verdicts_are_no_guess(page):
     """Each of the three verdicts is right for some claims, so that none can be chosen throughout."""
     assert {verdict: sum(e[0] == verdict for e in EXPECTED.values()) for verdict in (HOLDS, CONVENTION, NOT)} == {
-        HOLDS: 6, CONVENTION: 13, NOT: 13}
+        HOLDS: 3, CONVENTION: 17, NOT: 12}
 
 
 @pytest.mark.parametrize("name", NAMES)

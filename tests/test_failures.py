@@ -181,6 +181,11 @@ def test_slower_steps_are_degraded_by_what_they_took_longer():
     assert run.seconds() == {"useful": 5.0, "checkpoint": 0.5, "detect": 0.5, "restart": 1.0, "recompute": 0.0, "degrade": 3.0}
 
 
+def test_without_failures_only_checkpoints_cost():
+    run = timeline((0.0, 0, "ready", 0), (3.0, 0, "step", 0, 4.0), (4.0, 0, "saved", 1), worlds=(4,), steps=1)
+    assert run.goodput == run.model() == 0.75
+
+
 def test_a_committed_step_that_is_lost_would_be_seen():
     lost = Incident(Fault("kill", 1, 2), "killed", (1,), 1.0, 0, 2, 4)
     run = timeline((0.0, 0, "ready", 0), (1.0, 0, "step", 0, 1.0), (2.0, 0, "saved", 1), (3.0, 0, "detected"),

@@ -144,7 +144,7 @@ def test_a_rate_is_the_work_over_the_median_seconds():
         work = row.get("flops", row["bytes"])
         assert math.isclose(row["rate"] * row["median"], work) and math.isclose(row["best"] * row["lowest"], work)
         assert row["lowest"] <= row["median"] <= row["highest"] and row["repeats"] >= 3
-    sets = [row["working_set"] for row in rows if row["what"] == "read"]
+    sets = [row["working_set"] for row in rows if row["what"] == "read" and row["threads"] == 1]
     assert sets == memory_probe.working_sets(quick=True) and len(sets) >= 5
 
 
@@ -336,6 +336,17 @@ def test_on_a_cpu_everything_else_is_measured(record):
     skipped = {probes._check(row) for rows in record["probes"].values() for row in rows if "skipped" in row}
     assert skipped - {"matmul fp8"} == {"matmul tf32", "matmul fp16", "host copies", "peer"}    # fp8: since torch 2.8
     assert isinstance(record["roofline"], list)
+
+
+def test_a_cpu_is_measured_by_core_and_the_largest_case_with_all_threads(record):
+    for probe, size in (("memory", "working_set"), ("matmul", "m")):
+        for what in {(row["what"], row.get("dtype")) for row in record["probes"][probe] if "rate" in row}:
+            rows = [row for row in record["probes"][probe] if (row["what"], row.get("dtype")) == what and "rate" in row]
+            assert all(row["threads"] == 1 for row in rows if row[size] < max(row[size] for row in rows))
+            assert [row["threads"] for row in rows].count(1) == len({row[size] for row in rows})
+            assert {row["threads"] for row in rows} == {1, record["threads"]}
+    one = [row for row in record["probes"]["matmul"] if row.get("threads") == 1]
+    assert len(record["roofline"]) == len(one)
 
 
 def test_a_record_names_the_machine_and_nobody(record):

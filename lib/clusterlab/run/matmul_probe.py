@@ -5,7 +5,7 @@ import torch
 
 from clusterlab.run.device import device
 from clusterlab.run.target import kind, memory
-from clusterlab.run.timing import attempt, rated, timed
+from clusterlab.run.timing import attempt, counts, rated, threads, timed
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
           "fp8": torch.float8_e4m3fn}
@@ -104,7 +104,8 @@ def shapes(where=None, *, quick=False) -> list:
 def matmul(where=None, *, dtypes=tuple(DTYPES), shapes=None, quick=False) -> list:
     """Rate of m×k by k×n products: rows with dtype, m, n, k, flops = 2mnk, bytes, seconds, rate in FLOP/s.
 
-    A format that the device lacks gives one row that says so. Raises ValueError for an unknown format.
+    A format that the device lacks gives one row that says so. On a CPU one thread runs them, as on a rank of `launch`,
+    and the largest square once more with all threads. Raises ValueError for an unknown format.
 
     >>> row = matmul(dtypes=["fp32"], shapes=[(64, 64, 64)], quick=True)[0]
     >>> row["flops"], row["bytes"]
@@ -116,14 +117,17 @@ def matmul(where=None, *, dtypes=tuple(DTYPES), shapes=None, quick=False) -> lis
             rows.append({"what": "matmul", "dtype": dtype, "skipped": why})
             continue
         slow = float("inf")                                         # flops from which one call takes too long
-        for shape in shapes or globals()["shapes"](where, quick=quick):
+        chosen = shapes or globals()["shapes"](where, quick=quick)
+        for shape in chosen:
             flops, size = 2 * shape[0] * shape[1] * shape[2], traffic(*shape, dtype)
-            named = dict(zip("mnk", shape, strict=True), what="matmul", dtype=dtype)
+            named = {"what": "matmul", "dtype": dtype, **dict(zip("mnk", shape, strict=True))}
             if flops >= slow or size > memory(where)[0] / 4:
                 rows.append({**named, "skipped": "It would take too long here." if flops >= slow else
                              "The device has too little free memory for it."})
                 continue
-            rows.append(attempt(lambda: _row(named, flops, size, where, quick), **named))  # noqa: B023
+            for count in counts(where, shape == max(chosen)):
+                with threads(count):
+                    rows.append(attempt(lambda: _row(named, flops, size, where, count, quick), **named))  # noqa: B023
             if "skipped" in rows[-1]:
                 break                                               # said once
             if rows[-1]["median"] * 8 > _TOO_LONG:
@@ -131,9 +135,9 @@ def matmul(where=None, *, dtypes=tuple(DTYPES), shapes=None, quick=False) -> lis
     return rows
 
 
-def _row(named, flops, size, where, quick):
+def _row(named, flops, size, where, count, quick):
     with precision(named["dtype"]):
         call = product(*(named[x] for x in "mnk"), named["dtype"], where)
-        seconds = timed(call, where, repeats=3 if quick else 15, budget=0.01 if quick else 0.5)
-    more = {"threads": torch.get_num_threads()} if where.type == "cpu" else {}
+        seconds = timed(call, where, repeats=3 if quick else 101, budget=0.01 if quick else 0.5)
+    more = {"threads": count} if count else {}
     return rated(seconds, **named, flops=flops, bytes=size, **more)

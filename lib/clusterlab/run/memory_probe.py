@@ -1,14 +1,17 @@
 """Memory bandwidth by working set: each level of the hierarchy shows as a plateau.
 
-*read* sums one block again and again (an expanded view has stride 0, so it is the same memory each time) on one
-thread, so that a plateau is one core's; *copy* and *triad* (a = b + s·c, McCalpin's STREAM) use the whole device.
+*read* sums one block again and again (an expanded view has stride 0, so it is the same memory each time); *copy* and
+*triad* (a = b + s·c) are McCalpin's STREAM, one pass a call, so on small working sets the start of a call is what they
+show. On a CPU one thread runs them, so that a plateau is one core's, and the largest set once more with all threads.
 Bytes are counted as STREAM counts them: what the program reads plus what it writes, without the write-allocate read.
 """
+import itertools
+
 import torch
 
 from clusterlab.run.device import device
 from clusterlab.run.target import memory
-from clusterlab.run.timing import attempt, rated, threads, timed
+from clusterlab.run.timing import attempt, counts, rated, threads, timed
 from clusterlab.units import GiB, KiB, MiB
 
 ELEMENT = 4                                    # bytes of fp32
@@ -92,9 +95,8 @@ def bandwidth(where=None, *, sizes=None, kernels=("read", "copy", "triad"), quic
             raise ValueError(f"kernels has {name!r}: want some of {', '.join(KERNELS)}")
     if min(sizes) < 64:
         raise ValueError(f"sizes has {min(sizes)}: want bytes, 64 or more")
-    for name in kernels:
-        count = 1 if name == "read" and where.type == "cpu" else torch.get_num_threads()
-        for size in sizes:
+    for name, size in itertools.product(kernels, sizes):
+        for count in counts(where, size == max(sizes)):
             with threads(count):
                 rows.append(attempt(lambda: _row(name, size, where, count, quick), what=name, working_set=size))  # noqa: B023
     return rows
@@ -102,6 +104,6 @@ def bandwidth(where=None, *, sizes=None, kernels=("read", "copy", "triad"), quic
 
 def _row(name, size, where, count, quick):
     call, moved = KERNELS[name](size, where)
-    seconds = timed(call, where, repeats=3 if quick else 15, budget=0.01 if quick else 0.4)
-    more = {"threads": count} if where.type == "cpu" else {}
+    seconds = timed(call, where, repeats=3 if quick else 101, budget=0.01 if quick else 0.4)
+    more = {"threads": count} if count else {}
     return rated(seconds, what=name, working_set=size, bytes=moved, **more)

@@ -162,7 +162,7 @@ def text(record) -> str:
     """
     def rows(value, indent):
         pad = " " * indent
-        if isinstance(value, dict) and any(isinstance(v, list) for v in value.values()):
+        if isinstance(value, dict) and (not indent or any(isinstance(v, list) for v in value.values())):
             inner = ",\n".join(f"{pad} {json.dumps(k)}: {rows(v, indent + 1)}" for k, v in value.items())
             return f"{{\n{inner}\n{pad}}}"
         if isinstance(value, list) and value:
@@ -241,11 +241,12 @@ def _share(value, published):
 def run(probes=tuple(PROBES), *, quick=False, name=None, where=None) -> str:
     """Measure, store, and print a summary; returns the file's name. On ranks above 0 only the measuring.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     run("latency", quick=True, name="here", where=place)                                   # doctest: +ELLIPSIS
-    ...
+    >>> import contextlib, io, tempfile
+    >>> with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()) as printed:
+    ...     run("latency", quick=True, name="here", where=place)
     'here.json'
+    >>> "round trip" in printed.getvalue()
+    True
     """
     record = measure(probes, quick=quick)
     if not record:

@@ -26,7 +26,8 @@ def datasheet(device):
 def measured_peaks(record):
     """(bandwidth, {dtype: FLOP/s}) as measured: copy or triad on the largest working set, the best product of each format.
 
-    Medians, so what the machine does, not what it once did. Raises ValueError without memory and matmul rows.
+    Medians, so what the machine does, not what it once did; on a CPU those of one core, which is what a rank has.
+    Raises ValueError without memory and matmul rows.
 
     >>> bandwidth, peaks = measured_peaks({"probes": {
     ...     "memory": [{"what": "copy", "working_set": 64, "rate": 9.0}, {"what": "copy", "working_set": 128, "rate": 2.0}],
@@ -46,7 +47,7 @@ def measured_peaks(record):
 
 
 def _done(record, probe):
-    return [row for row in record["probes"].get(probe, []) if "rate" in row]
+    return [row for row in record["probes"].get(probe, []) if "rate" in row and row.get("threads", 1) == 1]
 
 
 def roofline(record) -> list:

@@ -137,11 +137,12 @@ class Timeline:
         """
         parts = self.seconds()
         saves = sum(event[2] in ("saved", "copied") for event in self.events)
-        failures = max(1, len(self.incidents))
+        failures = len(self.incidents)
+        interval, write = self.checkpoint_every * parts["useful"] / self.steps, parts["checkpoint"] / max(1, saves)
+        if not failures:
+            return interval / (interval + write)
         restart = (parts["detect"] + parts["restart"]) / failures
-        interval = self.checkpoint_every * parts["useful"] / self.steps
-        return reliability.goodput(interval, write=parts["checkpoint"] / max(1, saves), mtbf=self.wall / failures,
-                                   restart=restart)
+        return reliability.goodput(interval, write=write, mtbf=self.wall / failures, restart=restart)
 
     def table(self):
         """One line an incident, without seconds: the same in every run."""

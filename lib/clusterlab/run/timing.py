@@ -120,6 +120,18 @@ def sentence(error) -> str:
     return first if first.endswith((".", "!", "?")) else first + "."
 
 
+def counts(where, largest) -> list:
+    """With how many threads to run on a device: one on a CPU, and all for the largest case; [None] on an accelerator.
+
+    >>> import torch
+    >>> counts(torch.device("cuda"), True), counts(torch.device("cpu"), False)
+    ([None], [1])
+    """
+    if where.type != "cpu":
+        return [None]
+    return sorted({1, torch.get_num_threads()}) if largest else [1]
+
+
 @contextlib.contextmanager
 def threads(count):
     """Run a block with so many threads of torch; None leaves them as they are.
