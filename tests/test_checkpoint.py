@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import sys
-import time
+import threading
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
@@ -283,10 +283,10 @@ def test_a_test_restore_finds_what_sums_cannot(tmp_path):
 
 def test_in_the_background_the_state_of_the_snapshot_is_written(tmp_path):
     def job():
-        training, plain = Training(JOB), checkpoint.dcp.save
+        training, plain, ahead = Training(JOB), checkpoint.dcp.save, threading.Event()
 
         def slow(*args, **kw):
-            time.sleep(0.3)                                         # training is ahead by then
+            ahead.wait(30)                                          # until training has taken other steps
             return plain(*args, **kw)
         checkpoint.dcp.save = slow
         writer, losses = Background(tmp_path), []
@@ -294,11 +294,14 @@ def test_in_the_background_the_state_of_the_snapshot_is_written(tmp_path):
             losses.append(training.step())
             if training.steps == 2:
                 writer.save(2, training.state)
-                state, under_way = whole(training), checkpoints(tmp_path) == []
+                state = whole(training)
+        under_way = checkpoints(tmp_path) == []
+        dist.barrier()
+        ahead.set()
         return losses, state, under_way, writer.wait()
     answers = launch(job, 3, timeout=60)
     losses, state, _, saved = answers[0]
-    assert all(under_way for _, _, under_way, _ in answers) and saved.blocked < saved.seconds and saved.seconds > 0.3
+    assert all(under_way for _, _, under_way, _ in answers) and saved.blocked < saved.seconds
     loaded, back, rest = launch(resume, 3, str(tmp_path), JOB, 5, timeout=60)[0]
     assert loaded.step == 2 and same(back, state) and rest == losses[2:]
 
