@@ -31,13 +31,15 @@ def draw(dice, ranks):
     """One fault, anywhere."""
     kind = dice.choice(["kill", "kill", "kill", "freeze", "slow"])
     moment = dice.choice(MOMENTS[kind])
-    step = dice.choice(range(EVERY, STEPS, EVERY)) if moment == "save" else dice.randrange(STEPS if kind != "slow" else STEPS - 4)
+    last = STEPS - 4 if kind == "slow" else STEPS                   # a slow rank is known after three steps
+    step = dice.choice(range(EVERY, STEPS, EVERY)) if moment == "save" else dice.randrange(last)
     return Fault(kind, dice.randrange(ranks), step, moment, seconds=0.5)
 
 
 def soak(faults, *, seed=0, budget=600.0, timeout=3.0, say=lambda line: None):
     """(how many faults were done within `budget` seconds, [what went wrong]); prints a table through `say`."""
-    dice, end, bad, seconds, lost, jobs = random.Random(seed), time.monotonic() + budget, [], defaultdict(list), Counter(), {}
+    dice, end, bad, jobs = random.Random(seed), time.monotonic() + budget, [], {}
+    seconds, lost = defaultdict(list), Counter()
     for done in range(faults):
         if time.monotonic() > end:
             break
@@ -65,7 +67,8 @@ def soak(faults, *, seed=0, budget=600.0, timeout=3.0, say=lambda line: None):
         done = faults
     say("kind     faults   detected after: median   worst   steps lost, mean")
     for kind, values in sorted(seconds.items()):
-        say(f"{kind:8} {len(values):6} {statistics.median(values):21.2f} s {max(values):5.2f} s {lost[kind] / len(values):10.1f}")
+        say(f"{kind:8} {len(values):6} {statistics.median(values):21.2f} s {max(values):5.2f} s "
+            f"{lost[kind] / len(values):10.1f}")
     say(f"{done} of {faults} faults, {len(bad)} bad")
     return done, bad
 

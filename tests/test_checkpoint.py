@@ -190,7 +190,7 @@ def flip(path):
     (cut, "manifest.json", "expected a manifest"),
     (lambda path: path.write_text(""), "manifest.json", "0 bytes"),
     (lambda path: path.write_text('{"manifest": 3, "sha256": 4}'), "manifest.json", "expected a manifest"),
-    (lambda path: path.write_text(path.read_text().replace('position\\": 32', 'position\\": 40')), "manifest.json", "sha256"),
+    (lambda path: path.write_text(path.read_text().replace('\\": 32', '\\": 4')), "manifest.json", "sha256"),
 ])
 def test_damage_is_named_and_the_older_one_is_the_latest(copy, damage, name, words):
     newest, older = checkpoints(copy)
@@ -353,7 +353,8 @@ def test_costs_are_plain_numbers():
     state, rows = costs(2, repeats=1)
     assert state == 4 * (3 * JOB.shape.parameters() + 21)
     assert [row.kind for row in rows] == ["storage", "storage, verified", "background", "memory", "load"]
-    assert all(row.bytes > state / 2 and row.blocked > 0 and (row.behind > 0) == (row.kind == "background") for row in rows)
+    assert all(row.bytes > state / 2 and row.blocked > 0 for row in rows)
+    assert [row.kind for row in rows if row.behind] == ["background"]
 
 
 @given(st.integers(2, 9), st.data())

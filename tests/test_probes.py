@@ -402,6 +402,16 @@ def test_never_run_is_what_no_full_record_shows(record, tmp_path):
     assert "memory" not in left and left["matmul"][:1] == ["matmul tf32"] and "peer" in left["copies"]
 
 
+def test_the_stored_records_are_whole_and_leave_nothing_of_the_cpu():
+    stored = probes.measurements()
+    assert stored and not any(record["quick"] for record in stored.values())
+    for name, record in stored.items():
+        assert name.startswith(probes.name_of(record)) and set(record["probes"]) == set(probes.PROBES)
+        for row in (row for rows in record["probes"].values() for row in rows if "rate" in row):
+            assert row["rate"] == pytest.approx(row.get("flops", row["bytes"]) / row["median"], rel=2e-3)
+    assert "cpu" not in probes.never_run()
+
+
 def test_every_check_is_one_that_a_probe_can_show(record):
     shown = {probe: {probes._check(row) for row in rows} for probe, rows in record["probes"].items()}
     for probe, checks in probes.CHECKS.items():

@@ -8,7 +8,7 @@ in the middle, a file cut short or a flipped bit are found late or never. So aro
     file and of itself  →  rename.  What has its final name is complete; `load` believes sums, not names.
 
     step-00000012/          a second checkpoint of a step is step-00000012.2: nothing is ever overwritten
-      manifest.json         step, world size, versions, tensors (shape, dtype, offsets of each shard), loader, schedule, sums
+      manifest.json         step, world size, versions, tensors (shape, dtype, shards' offsets), loader, schedule, sums
       .metadata  __0_0.distcp  __1_0.distcp …                                                     what DCP wrote
       rng-0.json  rng-1.json …                                            state of each rank's random number generators
 
@@ -91,7 +91,7 @@ def write(root, saved, keep, verify, group):
         raise CheckpointError(f"{partial}: shards not written: {error}") from error
     with _Together(group, f"{partial}: not all written") as all_ranks:
         _write_synced(partial / f"rng-{rank}.json", json.dumps(saved.rng).encode())
-        mine = [partial / f"rng-{rank}.json", *partial.glob(f"__{rank}_*"), *([partial / ".metadata"] if rank == 0 else [])]
+        mine = [partial / f"rng-{rank}.json", *partial.glob(f"__{rank}_*"), *([partial / ".metadata"] * (rank == 0))]
         all_ranks.value = files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in mine}
     written, files = _size(files), {name: entry for part in all_ranks.values for name, entry in part.items()}
     with _Together(group, f"{partial}: test restore failed"):
@@ -194,7 +194,8 @@ def _sha256(what):
 
 def checkpoints(root):
     """Folders that claim to be checkpoints, newest first. Whether one is good, `check` says."""
-    found = [(int(m[1]), int(m[2] or 1), path) for path in Path(root).glob("step-*") if (m := _NAME.fullmatch(path.name))]
+    found = [(int(name[1]), int(name[2] or 1), path) for path in Path(root).glob("step-*")
+             if (name := _NAME.fullmatch(path.name))]
     return [path for *_, path in sorted(found, reverse=True)]
 
 
@@ -267,6 +268,7 @@ def load(root, state, *, group=None):
         restore(state, Snapshot(manifest["step"], blank.tensors, manifest["parts"], rng), rng=same)
         if not same:
             torch.manual_seed(1_000_003 * manifest["step"] + rank)   # reproducible, if not the same
-        return Loaded(path, manifest["step"], manifest["world_size"], "restored" if same else "reseeded", tuple(refused))
+        kept = "restored" if same else "reseeded"
+        return Loaded(path, manifest["step"], manifest["world_size"], kept, tuple(refused))
     raise CheckpointError(f"{root}: expected a good checkpoint, found "
                           f"{'none' if not refused else f'{len(refused)} bad: ' + '; '.join(refused)}")

@@ -77,8 +77,8 @@ def _costs(root, job, repeats):
 def chain(legs, *, job=None, timeout=60):
     """Train on several numbers of ranks, one after the other: `legs` = [(ranks, until step)]; returns `Chain`.
 
-    Between two legs there is a checkpoint and nothing else. Without dropout, whose random numbers belong to a rank, only
-    the order of sums differs.
+    Between two legs there is a checkpoint and nothing else. Without dropout, whose random numbers belong to a rank,
+    only the order of sums differs.
     """
     job = job or Job(strategy="fsdp", dropout=0.0)
     for ranks, _ in legs:

@@ -27,12 +27,12 @@ import torch.distributed as dist
 
 from clusterlab.run.ranks import RankError, launch
 
-PERIOD = 0.2                            # seconds between two dumps; what a frozen rank did since the last one is unknown
+PERIOD = 0.2                            # seconds between two dumps; what a frozen rank did since the last is unknown
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one rank entered last. `sequence` counts the collectives of a group; None for a message or nothing at all."""
+    """What one rank entered last. `sequence` counts the collectives of a group; None for a message or nothing."""
 
     rank: int
     collective: str

@@ -1,4 +1,4 @@
-"""The same job under torchrun, which restarts ranks by itself: what it saves (the operator's night) and what not (steps).
+"""The same job under torchrun, which restarts ranks by itself: what that saves (a night's sleep) and what not (steps).
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 4 --max-restarts 2 \\
         -m clusterlab.run.elastic --folder runs/a --kill 1:5
@@ -58,7 +58,8 @@ def elastic(*, agents=1, ranks_per_agent=4, steps=10, checkpoint_every=3, kill=N
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{agents}", "--nproc-per-node",
                    str(ranks_per_agent), "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint",
                    f"127.0.0.1:{port}", "--rdzv-id", "clusterlab", "--local-addr", "127.0.0.1",
-                   "-m", __spec__.name, "--folder", folder, "--steps", str(steps), "--every", str(checkpoint_every or 0)]
+                   "-m", __spec__.name, "--folder", folder, "--steps", str(steps)]
+        command += ["--every", str(checkpoint_every or 0)]
         command += ["--kill", "{}:{}".format(*kill)] if kill else []
         # torchrun of torch 2.13 shares its store with the ranks, which after a kill meet their own old keys in it
         env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
@@ -104,7 +105,8 @@ def _end_node(proc, folder):
     mine = {event["pid"] for event in _events(folder) if event["event"] == "start" and event["agent"] == proc.pid}
     for pid in [proc.pid, *mine]:
         with contextlib.suppress(OSError):
-            if pid == proc.pid or folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():   # not a stranger by now
+            # the number of a rank may belong to a stranger by now
+            if pid == proc.pid or folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
     proc.wait()
 

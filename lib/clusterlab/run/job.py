@@ -66,7 +66,8 @@ class Loader:
 
     def __init__(self, job):
         self.job, self.epoch, self.position = job, 0, 0
-        start, stride = (torch.randint(1, job.shape.vocab, (job.samples, 1), generator=_seeded(job.seed, k)) for k in (1, 2))
+        start, stride = (torch.randint(1, job.shape.vocab, (job.samples, 1), generator=_seeded(job.seed, k))
+                         for k in (1, 2))
         self.text = (start + stride * torch.arange(job.seq + 1)) % job.shape.vocab         # a pattern to learn
 
     def __next__(self):
@@ -101,7 +102,7 @@ class Training:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)
         self.loader = Loader(job)
         self.state = State(self.model, self.optimizer, {"loader": self.loader, "schedule": self.schedule})
-        self.drag, self.busy = 0.0, 0.0     # seconds this rank is slower a step; seconds it took before it met the others
+        self.drag, self.busy = 0.0, 0.0     # seconds a step is made slower; seconds it took before it met the others
         self._dry_step()
         torch.manual_seed(1_000_003 * job.seed + dist.get_rank())   # dropout: other numbers on each rank
 
@@ -121,7 +122,7 @@ class Training:
         return warm * 0.5 * (1.0 + math.cos(math.pi * rest))
 
     def backward(self):
-        """Forward and backward of this rank's share of the next global batch: (its sum of token losses, tokens of all)."""
+        """Forward and backward of this rank's share of the next global batch: (its sum of losses, tokens of all)."""
         start = time.perf_counter()
         time.sleep(self.drag)
         tokens, targets = next(self.loader)
@@ -135,7 +136,7 @@ class Training:
                 time.sleep(self.job.pace * len(x))
                 begun = time.perf_counter()
                 part = token_losses(self.model(x.to(self.where)), y.to(self.where))
-                if i == 0:                                      # FSDP waits for the others in its forward pass, DDP not yet
+                if i == 0:                                      # FSDP waits for the others in its forward pass
                     self.busy = (begun if self.job.strategy == "fsdp" else time.perf_counter()) - start
                 (part * (world / count)).backward()                             # DDP and FSDP divide by the world size
             loss += part.item()

@@ -4,6 +4,7 @@
 *triad* (a = b + s·c) are McCalpin's STREAM, one pass a call, so on small working sets the start of a call is what they
 show. On a CPU one thread runs them, so that a plateau is one core's, and the largest set once more with all threads.
 Bytes are counted as STREAM counts them: what the program reads plus what it writes, without the write-allocate read.
+Above the caches a core may spend as long on page tables as on data: `target.huge_pages` says which pages these are.
 """
 import itertools
 
@@ -81,6 +82,7 @@ KERNELS = {"read": reading, "copy": copying, "triad": adding}
 def bandwidth(where=None, *, sizes=None, kernels=("read", "copy", "triad"), quick=False) -> list:
     """Bandwidth of each kernel at each working set: rows with working_set, bytes moved, seconds, rate in bytes/s.
 
+    On a CPU with one thread, the largest set with all as well (`threads`); accelerators have no such column.
     Raises ValueError for an unknown kernel or a working set below 64 bytes. Source: McCalpin, "Memory bandwidth and
     machine balance in current high performance computers", 1995.
 

@@ -55,7 +55,8 @@ class Peers:
         if (rank, ranks) != (self.me, self.ring):
             self.me, self.ring, self.own, self.copy = rank, ranks, {}, {}           # copies of another world
         saved = snapshot(step, state, copy=True)
-        shards, self.replicated = Shards.of(saved), not any(isinstance(t, DTensor) for t in flat(saved.tensors).values())
+        self.replicated = not any(isinstance(t, DTensor) for t in flat(saved.tensors).values())
+        shards = Shards.of(saved)
         header, body = (shards.without_pieces() if self.replicated else shards).packed()   # replicas need no copies
         sizes = torch.tensor([len(header), len(body)], device=device())
         theirs = torch.empty_like(sizes)
@@ -142,7 +143,7 @@ def _place(tensor):
     """(offsets of this rank's part in the whole tensor, the part)."""
     if not isinstance(tensor, DTensor):
         return (0,) * tensor.dim(), tensor
-    chunks = tensor.__create_chunk_list__()                         # what DCP asks a DTensor; none where a shard is empty
+    chunks = tensor.__create_chunk_list__()                         # what DCP asks a DTensor; none: an empty shard
     return tuple(chunks[0].offsets) if chunks else (0,) * tensor.dim(), local(tensor)
 
 
@@ -158,7 +159,7 @@ def _pass_on(outgoing, incoming):
 
 
 def _newest_complete(bids, ring):
-    """(step, {old rank: (rank that has its shards now, whether as a copy)}) of the newest step nothing is missing of."""
+    """(step, {old rank: (rank that has its shards now, whether as a copy)}) of the newest complete step."""
     survivors = {me: (rank, own, copy) for rank, (me, size, own, copy, _) in enumerate(bids) if size == ring and ring}
     replicated = any(bid[-1] for bid in bids)
     missing = list(range(ring))
@@ -193,7 +194,8 @@ def _hand_out(sources, mine, told, places):
             if (name, offsets) in seen or 0 in shape:               # replicas, and ranks without a row
                 continue
             seen.add((name, offsets))
-            piece = mine[old].pieces[name][1].to(device()) if old in mine else torch.empty(shape, dtype=dtype, device=device())
+            piece = mine[old].pieces[name][1] if old in mine else torch.empty(shape, dtype=dtype)
+            piece = piece.to(device())
             dist.broadcast(piece, sources[old][0])
             received += piece.nbytes
             start, part = places[name]

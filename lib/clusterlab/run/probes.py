@@ -21,7 +21,7 @@ import torch.distributed as dist
 from clusterlab.run import collective_probe, copy_probe, formats, latency_probe, matmul_probe, memory_probe
 from clusterlab.run.device import accelerators, describe
 from clusterlab.run.roofline import datasheet, measured_peaks, roofline
-from clusterlab.run.target import KINDS, identity, missing_device
+from clusterlab.run.target import KINDS, huge_pages, identity, missing_device
 from clusterlab.run.timing import attempt
 from clusterlab.units import format_bytes, format_flops, format_rate, format_seconds
 
@@ -71,7 +71,8 @@ def measure(probes=tuple(PROBES), *, quick=False) -> dict:
         return {}
     record = {"what": "device probes", **describe(), "devices": max(1, accelerators()), **identity(),
               "python": platform.python_version(), "threads": torch.get_num_threads(),
-              "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "busy": busy, "quick": quick,
+              "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "busy": busy,
+              "huge_pages": huge_pages(), "quick": quick,
               "command": f"python -m clusterlab.run.probes{'' if set(chosen) == set(PROBES) else ' ' + ' '.join(chosen)}",
               "note": missing_device(), "datasheet": None, "probes": {name: found[name] for name in chosen}}
     if sheet := datasheet(record["device"]):
@@ -243,10 +244,9 @@ def run(probes=tuple(PROBES), *, quick=False, name=None, where=None) -> str:
 
     >>> import contextlib, io, tempfile
     >>> with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()) as printed:
-    ...     run("latency", quick=True, name="here", where=place)
-    'here.json'
-    >>> "round trip" in printed.getvalue()
-    True
+    ...     name = run("latency", quick=True, name="here", where=place)
+    >>> name, "round trip" in printed.getvalue()
+    ('here.json', True)
     """
     record = measure(probes, quick=quick)
     if not record:

@@ -17,7 +17,7 @@ from clusterlab.run.device import accelerators
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that can not be written or must not be used; the text names the file, what was expected and found."""
+    """A checkpoint that can not be written or must not be used: which file, what was expected, what found."""
 
 
 @dataclass

@@ -137,7 +137,7 @@ def regroup(root, generation, me, timeout):
 
 def hang_up():
     """Close every connection to other ranks, which ends all waiting here and there. ProcessGroup.abort would be the
-    way, but on gloo (torch 2.13) a rank that waits goes on waiting until its timeout; so it does where there is no /proc.
+    way, but on gloo (torch 2.13) a rank that waits goes on waiting until its timeout; as it does here without /proc.
     """
     with contextlib.suppress(OSError):
         for fd in map(int, os.listdir("/proc/self/fd")):

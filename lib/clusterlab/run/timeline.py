@@ -24,7 +24,9 @@ class Incident:
     @property
     def right(self):
         """Whether the rank that was hit is the one that was named, for what it had."""
-        return self.fault is not None and self.seen == SEEN[self.fault.kind] and bool(self.named) and all(map(self.fault.hits, self.named))
+        if self.fault is None or self.seen != SEEN[self.fault.kind]:
+            return False
+        return bool(self.named) and all(map(self.fault.hits, self.named))
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class Timeline:
 
     @property
     def committed_lost(self):
-        """Steps that had been committed by a checkpoint and were lost all the same: none, or the checkpoints are bad."""
-        committed = [max([0, *(e[3] for e in self.events if e[2] == "saved" and e[1] <= i.start)]) for i in self.incidents]
+        """Steps that a checkpoint had committed and that were lost all the same: none, or checkpoints are bad."""
+        saved = [(start, step) for _, start, _, step in (e for e in self.events if e[2] == "saved")]
+        committed = [max([0, *(step for start, step in saved if start <= i.start)]) for i in self.incidents]
         return sum(max(0, step - self._resumed(i.start + 1)) for step, i in zip(committed, self.incidents, strict=True))
 
     def _resumed(self, start):
@@ -114,7 +117,8 @@ class Timeline:
     def _usual(self):
         """Median seconds of a step in starts with all ranks and no slow one; None if there was no such start."""
         pairs = zip(self.events, self.events[1:], strict=False)
-        return statistics.median([b[0] - a[0] for a, b in pairs if b[2] == "step" and self._healthy(b[1])] or [0.0]) or None
+        steps = [b[0] - a[0] for a, b in pairs if b[2] == "step" and self._healthy(b[1])]
+        return statistics.median(steps) if steps else None
 
     def _healthy(self, start):
         slow = any(i.start == start and i.seen == "slow" for i in self.incidents)
@@ -160,4 +164,5 @@ class Timeline:
         """The wall time and what it went to, in seconds and shares."""
         lines = [f"{'wall':10} {self.wall:7.2f} s"]
         lines += [f"{part:10} {s:7.2f} s {s / self.wall:6.1%}" for part, s in self.seconds().items()]
-        return "\n".join([*lines, f"goodput {self.goodput:.1%}, expected of such failures at random {self.model():.1%}"])
+        lines.append(f"goodput {self.goodput:.1%}, expected of such failures at random {self.model():.1%}")
+        return "\n".join(lines)
