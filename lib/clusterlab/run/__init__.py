@@ -4,8 +4,17 @@
 """
 from importlib import import_module
 
-_HOME = {"launch": "ranks", "RankError": "ranks", "Paced": "links", "counted": "links", "timed": "links", "step": "links",
-         "Shaped": "kernel_links", "race": "racing", "ring_ledger": "racing", "device": "device", "synchronize": "device"}
+_NAMES = {  # module: what a lesson takes from it
+    "ranks": ["launch", "RankError"],
+    "links": ["Paced", "counted", "timed", "step"],
+    "kernel_links": ["Shaped"],
+    "racing": ["race", "ring_ledger"],
+    "device": ["device", "synchronize"],
+    "parallel": ["train", "compare", "strategies"],
+    "scale": ["shard"],
+    "failures": ["train_with_failures", "Fault"],
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name):

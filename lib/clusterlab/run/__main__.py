@@ -12,6 +12,8 @@ import importlib
 import os
 import sys
 
+import torch.distributed as dist
+
 from .ranks import launch
 
 
@@ -43,6 +45,9 @@ def main(argv=None):
     if os.environ.get("RANK", "0") == "0":
         for rank, value in enumerate(values):
             print(f"[rank {rank}] {value!r}")
+    if under_torchrun:
+        sys.stdout.flush()
+        dist.destroy_process_group()                                # else gloo's threads may outlive the interpreter
 
 
 if __name__ == "__main__":

@@ -197,8 +197,9 @@ def _value(root, rank, world_size):
 def _diagnose(why, reports, board, deadline):
     """The error that names the rank to blame and, where ranks waited for others, what each was doing."""
     n, now, rows, last = board.ranks, time.monotonic(), [], {}
-    silent = {rank: now - board.last_beat(rank) for rank in range(n) if rank not in reports and board.last_beat(rank)}
-    silent = {rank: seconds for rank, seconds in silent.items() if seconds > _SILENT}
+    beats = {rank: board.last_beat(rank) for rank in range(n) if rank not in reports}
+    silent = {rank: now - beat for rank, beat in beats.items() if beat and now - beat > _SILENT}
+    absent = [rank for rank, beat in beats.items() if not beat]
     for rank in range(n):
         last[rank], line = board.whereabouts(rank)
         report = reports.get(rank, {"kind": "frozen" if rank in silent else "running"})
@@ -220,6 +221,9 @@ def _diagnose(why, reports, board, deadline):
         running = [rank for rank in range(n) if rank not in reports]
         return RankError(f"rank(s) {', '.join(map(str, running))} of {n} still ran at the deadline of {deadline} s", running,
                          "deadline", last, table)
+    if absent:
+        names = " and ".join(f"rank {rank}" for rank in absent)
+        return RankError(f"{names} of {n} never started: the machine is too busy for this timeout", absent, "timeout", last, table)
     complaints = {rank: report["what"] for rank, report in reports.items() if report["kind"] == "lost"}
     first = min(complaints, key=lambda r: ("Timed out" not in complaints[r], "Connection" in complaints[r], reports[r]["at"]))
     said = re.sub(r"/\S*/gloo/", "gloo/", complaints[first].split(". This is typically")[0])
