@@ -4,6 +4,7 @@ import functools
 import http.server
 import importlib.resources
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores interrupts; tests send them
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 THEME_FONTS = "_static/vendor/fontawesome/"  # the theme preloads them with CORS, which file:// refuses
 
 
