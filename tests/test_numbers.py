@@ -65,6 +65,49 @@ def test_displays_that_are_no_numbers_are_refused(display):
         numbers.parse(display)
 
 
+def vague(entry):
+    """What is wrong with a rate that says no direction or density, or decimal bytes computed from binary ones."""
+    if re.search(r"\d [kMGTP]B/s", entry.display) and not re.search("direction|busbw|memory bandwidth", entry.says):
+        return "a bandwidth says its direction"
+    if "FLOP/s" in entry.display and not re.search("dense|achieved|measured", entry.says):
+        return "a peak says that it is dense"
+    if re.search(r"\d [kMGTP]B$", entry.display) and re.search(r"\b[KMGT]iB\b", entry.expression):
+        return "decimal bytes were computed from binary ones"
+    return ""
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_rates_say_direction_and_density(id):
+    assert not vague(numbers.number(id))
+
+
+@pytest.mark.parametrize("says, display, expression", [
+    ("NVLink 4 of an H100", "450 GB/s", "x"), ("peak of an H100", "989 TFLOP/s", "x"), ("an array", "17.2 GB", "16*GiB"),
+])
+def test_vague_rates_are_found(says, display, expression):
+    assert vague(numbers.Number("x", says, display, expression))
+
+
+def vague_headers(page):
+    """Cells of table heads that name a rate without its direction, or a peak without density."""
+    rows = [line for p in page.paragraphs for line, after in zip(p.split("\n"), p.split("\n")[1:])
+            if line.startswith("|") and re.match(r"\|[ :|-]+\|$", after.strip())]
+    cells = [cell.strip() for row in rows for cell in row.strip("|").split("|")]
+    return [cell for cell in cells if re.search("bandwidth|B/s", cell) and not re.search("direction|busbw|memory", cell)
+            or "FLOP/s" in cell and not re.search("dense|achieved", cell)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_table_heads_say_direction_and_density(page):
+    assert vague_headers(page) == []
+
+
+def test_vague_table_heads_are_found(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("| part | bandwidth | peak, FLOP/s |\n|---|---|---|\n| H100 | 450 | 989 |", "utf-8")
+    assert vague_headers(prose.read(path)) == ["bandwidth", "peak, FLOP/s"]
+
+
 def test_unknown_number_names_near_ones():
     with pytest.raises(LookupError, match="ring-70b-8"):
         numbers.number("ring-70b8")
