@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])         # ranks need not import pytest
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 JOB = Job(strategy="fsdp")
 
 

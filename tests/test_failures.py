@@ -24,7 +24,7 @@ from clusterlab.run.survive import continue_without
 from clusterlab.run.timeline import PARTS, Incident, Timeline
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])         # ranks need not import pytest
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 SLACK = 4.0                                                         # the machine may be busy
 QUICK = {"world_size": 3, "steps": 6, "checkpoint_every": 2, "timeout": 3, "job": Job(batch=6)}
 

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from clusterlab.run import allreduce, judge, step
 
+pytestmark = pytest.mark.slow
+
 
 class AlwaysEqual:
     def __eq__(self, other):

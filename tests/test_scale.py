@@ -11,6 +11,8 @@ from clusterlab.run.model import Decoder
 from clusterlab.run.scale import device_peak, extend, shard
 from clusterlab.transformer import Transformer, model
 
+pytestmark = pytest.mark.slow
+
 SHAPE = Transformer(layers=5, hidden=64, heads=8, kv_heads=4, vocab=1000, ffn=176, gated=True)
 
 
