@@ -57,9 +57,9 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def served(built):
-    """The address of a local web server over the built book."""
+    """The address of a local web server over the built pages; for one test, since a module may have a `built` of its own."""
     handler = functools.partial(QuietHandler, directory=built)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
