@@ -35,6 +35,10 @@ class Page(HTMLParser):
         if tag == "img":
             self.images.append(attributes)
 
+    def handle_data(self, data):
+        if self.cdata_elem == "script":  # a widget's links travel as JSON
+            self.links += re.findall(r'\\u003ca href=\\"([^"\\]+)', data)
+
 
 @pytest.fixture(scope="session")
 def pages(built):
@@ -129,14 +133,29 @@ def test_a_fault_in_the_text_fails_the_build(tmp_path, fault, complaint):
 
 
 def test_the_link_checker_sees_a_dead_link(tmp_path):
-    (tmp_path / "a.html").write_text('<p id="x"><a href="a.html#x">1</a><a href="#y">2</a><a href="b.html">3</a>')
+    (tmp_path / "a.html").write_text('<p id="x"><a href="a.html#x">1</a><a href="#y">2</a><a href="b.html">3</a>'
+                                     r'<script type="application/json">"\u003ca href=\"c.html#z\">4"</script>')
     page = Page(tmp_path / "a.html")
-    assert dead_links({"a.html": page}, tmp_path) == ["a.html: #y", "a.html: b.html"]
+    assert dead_links({"a.html": page}, tmp_path) == ["a.html: #y", "a.html: b.html", "a.html: c.html#z"]
+
+
+@pytest.mark.parametrize("link, there", [
+    ('<a href="../lessons/06.ipynb#ring">', '<a href="../lessons/06.html#ring">'),
+    (r'"\u003ca href=\"../reference/notation.md\"\u003e"', r'"\u003ca href=\"../reference/notation.html\"\u003e"'),
+    ('<a href="https://example.org/a.ipynb">', None), ('<a href="../_downloads/12/a.ipynb">', None), ("a.ipynb#b", None),
+])
+def test_a_link_to_a_source_leads_to_its_page(link, there):
+    context = {"body": link}
+    bookext.mend_page(None, "lessons/01", "page.html", context, None)
+    assert context["body"] == (there or link)
 
 
 def test_numbers_page_is_completed_from_the_registry(tmp_path):
     root = sources(tmp_path)
-    (root / "lib/clusterlab/data/numbers.toml").write_text(
+    numbers = root / "lib/clusterlab/data/numbers"
+    shutil.rmtree(numbers)
+    numbers.mkdir()
+    (numbers / "some.toml").write_text(
         '[sum]\nsays = "Two and two"\nexpression = "2 + 2"\ndisplay = "four"\n'
         '[seen]\nsays = "Looked up"\nsource = "A datasheet"\ndisplay = "five"\n', "utf-8")
     (root / "_toc.yml").write_text(

@@ -7,19 +7,34 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import library
+
 LIB = Path(__file__).parent.parent / "lib" / "clusterlab"
-NUMBERS = LIB / "data" / "numbers.toml"
+NUMBERS = LIB / "data" / "numbers"
 
 
 def add_numbers(app, docname, source):
     """Complete the numbers page from the registry: one labelled entry a number, with its proof."""
     if docname != "book/reference/numbers":
         return
-    app.env.note_dependency(str(NUMBERS))
-    for name, number in tomllib.loads(NUMBERS.read_text("utf-8")).items():
+    registry = {}
+    for path in sorted(NUMBERS.glob("*.toml")):
+        app.env.note_dependency(str(path))
+        registry |= tomllib.loads(path.read_text("utf-8"))
+    for name, number in registry.items():
         proof = [f"`{number['expression']}`"] if "expression" in number else []
         proof += [re.sub(r"https?://[^\s)]+[^\s).,;]", r"<\g<0>>", number["source"])] if "source" in number else []
         source[0] += f"\n(num-{name})=\n**{number['display']}**\n: {number['says']}. {' · '.join(proof)}\n"
+
+
+def add_library(app, docname, source):
+    """Complete the pages of the library from its docstrings."""
+    folder, _, name = docname.rpartition("/")
+    if folder == "book/reference" and name in ("library", *library.ROOMS):
+        for room in library.ROOMS if name == "library" else [name]:
+            for path in library.files(room):
+                app.env.note_dependency(str(path))
+        source[0] += library.page(name)
 
 
 def allow_labels_in_relative_links(app, doctree):
@@ -39,12 +54,14 @@ def hide_buttons_that_lead_nowhere(app, config):
 
 
 def mend_page(app, pagename, templatename, context, doctree):
-    """Two corrections for readers who do not use a pointer.
+    """Links between pages in a widget's HTML, and two corrections for readers who do not use a pointer.
 
-    docutils makes a bibliography a `list` whose children are no list items: to a screen reader, an empty list. And a
-    number's proof is a link on every number: reached by the list at the page's end, it need not be a tab stop.
+    A widget's link leads to a source, as in JupyterLab; here it leads to the page made of it. docutils makes a
+    bibliography a `list` whose children are no list items: to a screen reader, an empty list. And a number's proof is
+    a link on every number: reached by the list at the page's end, it need not be a tab stop.
     """
     body = context.get("body", "").replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    body = re.sub(r'(href=\\?"(?!\w+:|[./]*_downloads)[^"\\#]*)\.(?:ipynb|md)(?=[#"\\])', r"\1.html", body)
     context["body"] = re.sub(r'<a (class="reference internal" href="[^"]*#num-)', r'<a tabindex="-1" \1', body)
 
 
@@ -72,6 +89,7 @@ def setup(app):
     app.connect("config-inited", hide_buttons_that_lead_nowhere)
     app.connect("builder-inited", write_static)
     app.connect("source-read", add_numbers)
+    app.connect("source-read", add_library)
     app.connect("doctree-read", allow_labels_in_relative_links)
     app.connect("html-page-context", mend_page)
     app.config.mathjax_path = "mathjax/tex-chtml.js"

@@ -1,6 +1,6 @@
 """Numbers that cannot drift: every derived or quoted number of the book and its proof.
 
-``data/numbers.toml`` holds one table a number. `display` is the text printed in
+``data/numbers/`` holds one file a page and in it one table a number. `display` is the text printed in
 prose (``[544 ms](#num-ring-70b-8)``), `says` one phrase on what it is, and the
 proof is either `expression` (over this library, in SI units) or, for a value
 that somebody else published or measured, `source`. A display proves nothing by
@@ -24,7 +24,7 @@ from pathlib import Path
 from clusterlab import units
 from clusterlab.expressions import evaluate
 
-FILE = Path(__file__).parent / "data" / "numbers.toml"
+FOLDER = Path(__file__).parent / "data" / "numbers"
 
 # What a printed unit is worth in SI; a display ends in one of these or in nothing.
 _UNITS = {
@@ -70,14 +70,18 @@ def _linked(text):
 
 @cache
 def registry():
-    """All numbers by id, in the order of the file.
+    """All numbers by id, in the order of the files; ValueError if two files define the same id.
 
     >>> "ring-70b-8" in registry()
     True
     """
-    if not FILE.exists():
-        return {}
-    return {key: Number(key, **entry) for key, entry in tomllib.loads(FILE.read_text("utf-8")).items()}
+    found = {}
+    for path in sorted(FOLDER.glob("*.toml")):
+        table = tomllib.loads(path.read_text("utf-8"))
+        if twice := found.keys() & table.keys():
+            raise ValueError(f"{path.name} defines numbers that another file has: {', '.join(sorted(twice))}")
+        found |= {id: Number(id, **entry) for id, entry in table.items()}
+    return found
 
 
 def number(id):
@@ -89,7 +93,7 @@ def number(id):
     known = registry()
     if id not in known:
         near = difflib.get_close_matches(id, known, 3)
-        raise LookupError(f"no number {id!r} in numbers.toml" + (f"; near: {', '.join(near)}" if near else ""))
+        raise LookupError(f"no number {id!r} in data/numbers/" + (f"; near: {', '.join(near)}" if near else ""))
     return known[id]
 
 

@@ -67,7 +67,7 @@ def _publish(change=None):
             widget.others = {key: SHOWN[key].state for key in widget.data["watch"] if key in SHOWN}
 
 
-_HREF = r"(?:#|https://|[\w./-]+\.(?:ipynb|html)\b)[\w./#?=&;%+-]*"
+_HREF = r"(?:#|https://|[\w./-]+\.(?:ipynb|md|html)\b)[\w./#?=&;%+-]*"
 _LINK = re.compile(rf"\[([^\]<]+)\]\(({_HREF})\)")
 _STRONG = re.compile(r"\*\*([^\s*<](?:[^<]*?[^\s<])?)\*\*")
 _EMPHASIS = re.compile(r"(?<![*\w])\*([^\s*<](?:[^*<]*?[^\s*<])?)\*(?![*\w])")

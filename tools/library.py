@@ -1,0 +1,132 @@
+"""The library's pages, from its docstrings: read as text, so that building the book imports nothing and needs no torch."""
+
+import ast
+import re
+from pathlib import Path
+
+LIB = Path(__file__).parent.parent / "lib" / "clusterlab"
+ROOMS = {  # page: (folder, the modules to show first; the others follow by name)
+    "library_math": (".", "units hardware components parts transformer compute kernels plan memory activations collectives "
+                          "algorithms nccl topology clos dragonfly torus routing pipeline schedules training layertime "
+                          "reliability extremes"),
+    "library_run": ("run", "ranks links device timing allreduce racing parallel model data_parallel tensor_parallel "
+                           "pipeline_parallel context_parallel expert_parallel scale checkpoint failures"),
+    "library_widgets": ("widgets", "quiz forecast standing stepper questions"),
+}
+TITLES = {"library_math": "Mathematics", "library_run": "Experiments", "library_widgets": "Widgets"}
+
+
+def files(page):
+    """The modules of a page, in its order."""
+    folder, first = ROOMS[page]
+    found = {path.stem: path for path in sorted((LIB / folder).glob("*.py")) if not path.stem.startswith("__")}
+    return [found.pop(name) for name in first.split() if name in found] + list(found.values())
+
+
+def page(name):
+    """The Markdown of all modules of a page; of "library", the lists of all rooms."""
+    if name == "library":
+        return "\n\n".join(f"### [{TITLES[room]}]({room}.md)\n\n{overview(room)}" for room in ROOMS)
+    return "\n\n".join(module(path) for path in files(name))
+
+
+def overview(name):
+    """The Markdown list of a page's modules, each with its first sentence."""
+    return "\n".join(f"- [{path.stem}]({name}.md#{path.stem.replace('_', '-')}): {_prose(sentence(path))}"
+                     for path in files(name))
+
+
+def sentence(path):
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
+
+
+def module(path):
+    """One module: its docstring, its constants, and every public name with signature and docstring."""
+    source = path.read_text("utf-8")
+    tree = ast.parse(source)
+    name = ".".join(("clusterlab", *path.relative_to(LIB).with_suffix("").parts))
+    parts = [f"## {path.stem}", markdown(ast.get_docstring(tree) or "")]
+    if constants := [line for node in tree.body for line in constant(node, source)]:
+        parts.append("\n".join(["```python", *constants, "```"]))
+    return "\n\n".join(parts + [entry(node, name) for node in tree.body if public(node)])
+
+
+def public(node):
+    return (isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            and bool(ast.get_docstring(node)))
+
+
+def constant(node, source):
+    """A line for a module's UPPERCASE constants and units, cut after its first line."""
+    if not isinstance(node, ast.Assign):
+        return []
+    names = [n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+    if any(n.startswith("_") for n in names) or not (names[0].isupper() or isinstance(node.targets[0], ast.Tuple)):
+        return []
+    line, *more = ast.get_source_segment(source, node).split("\n")
+    return [line + " …" if more else line]
+
+
+def entry(node, owner, colons=8):
+    """One function, class, method or property as Sphinx's Python domain shows it."""
+    fence, members = ":" * colons, []
+    if isinstance(node, ast.ClassDef):
+        kind, signature = "class", f"{node.name}({fields(node)})"
+        members = [entry(member, owner, colons - 2) for member in node.body
+                   if public(member) and isinstance(member, ast.FunctionDef)]
+    elif "property" in (ast.unparse(d) for d in node.decorator_list):
+        kind, signature = "property", node.name
+    else:
+        kind, signature = "method" if colons < 8 else "function", f"{node.name}({arguments(node)})"
+    head = [f"{fence}{{py:{kind}}} {signature}", f":module: {owner}", ":no-contents-entry:", ""]
+    return "\n".join([*head, markdown(ast.get_docstring(node)), "", *members, fence])
+
+
+def arguments(function):
+    """A function's arguments without annotations and without self."""
+    args = function.args
+    for arg in ast.walk(args):
+        if isinstance(arg, ast.arg):
+            arg.annotation = None
+    if args.args and args.args[0].arg in ("self", "cls"):
+        args.args = args.args[1:]
+    return ast.unparse(args)
+
+
+def fields(node):
+    """What a class is made from: a dataclass's fields, else the arguments of its __init__."""
+    if any("dataclass" in ast.unparse(d) for d in node.decorator_list):
+        own = [f for f in node.body if isinstance(f, ast.AnnAssign) and not f.target.id.startswith("_")]
+        return ", ".join(f.target.id + (f"={ast.unparse(f.value)}" if f.value else "") for f in own)
+    made = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]
+    return arguments(made[0]) if made else ""
+
+
+def markdown(docstring):
+    """A docstring as Markdown: examples become code blocks, roles code, and signs of Markdown stay signs.
+
+    >>> print(markdown("Size in :mod:`units`, $5.\\n\\n>>> 1 + 1\\n2"))
+    Size in `units`, \\$5.
+    <BLANKLINE>
+    ```pycon
+    >>> 1 + 1
+    2
+    ```
+    """
+    blocks = []
+    for block in re.split(r"\n\s*\n", docstring):
+        if block.lstrip().startswith(">>>"):
+            blocks.append(f"```pycon\n{block}\n```")
+        elif all(line.startswith("    ") for line in block.split("\n")):
+            blocks.append("\n".join(["```text", *(line[4:] for line in block.split("\n")), "```"]))
+        else:
+            blocks.append(_prose(block))
+    return "\n\n".join(blocks)
+
+
+def _prose(text):
+    text = re.sub(r":[a-z]+:(?=`)", "", re.sub(r"::(?=$)", ":", text))
+    pieces = re.split(r"(`+[^`]+`+)", text)
+    pieces[::2] = [re.sub(r"([$<_{|])", r"\\\1", piece) for piece in pieces[::2]]
+    return "".join(pieces)
