@@ -35,7 +35,7 @@ lessons: $(VENV)/.has-run  ## run the notebooks and store their outputs (minutes
 
 exercises: $(VENV)/.has-teach  ## make what students get (exercises/) from the solved assignments (solutions/)
 	@for folder in $(sort $(notdir $(patsubst %/,%,$(dir $(SOLUTIONS))))); do \
-		$(BIN)/nbgrader generate_assignment --force $$folder || exit 1; done
+		$(BIN)/nbgrader generate_assignment --force --no-db $$folder || exit 1; done
 	@$(if $(SOLUTIONS),,echo "No assignment in solutions/ yet: nothing to make.")
 
 measure: $(VENV)/.has-run  ## measure this machine into lessons/measurements/ (minutes)

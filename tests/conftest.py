@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def built(tmp_path_factory):
     if done.returncode:
         pytest.fail(f"the book does not build:\n{(done.stdout + done.stderr)[-4000:]}")
     return out / "_build" / "html"
+
+
+@pytest.fixture
+def nothing_left():
+    """After the test no rank lives: the server that forks them has no children."""
+    yield
+    server = forkserver._forkserver._forkserver_pid
+    if server and os.path.isdir("/proc"):
+        with open(f"/proc/{server}/task/{server}/children") as children:
+            assert children.read() == "", "a rank is still there"
 
 
 @pytest.fixture(scope="session")

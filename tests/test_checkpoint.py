@@ -8,7 +8,6 @@ import shutil
 import sys
 import threading
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
 
 import cloudpickle
@@ -26,17 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])         # ranks need not import pytest
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 JOB = Job(strategy="fsdp")
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    """After each test no rank lives."""
-    yield
-    if (server := forkserver._forkserver._forkserver_pid) and os.path.isdir("/proc"):
-        with open(f"/proc/{server}/task/{server}/children") as children:
-            assert children.read() == "", "a rank is still there"
 
 
 def whole(training):

@@ -7,7 +7,6 @@ import random
 import sys
 import time
 from dataclasses import replace
-from multiprocessing import forkserver
 
 import cloudpickle
 import pytest
@@ -24,18 +23,9 @@ from clusterlab.run.survive import continue_without
 from clusterlab.run.timeline import PARTS, Incident, Timeline
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])         # ranks need not import pytest
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 SLACK = 4.0                                                         # the machine may be busy
 QUICK = {"world_size": 3, "steps": 6, "checkpoint_every": 2, "timeout": 3, "job": Job(batch=6)}
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    """After each test no rank lives."""
-    yield
-    if (server := forkserver._forkserver._forkserver_pid) and os.path.isdir("/proc"):
-        with open(f"/proc/{server}/task/{server}/children") as children:
-            assert children.read() == "", "a rank is still there"
 
 
 @pytest.fixture(scope="module")
