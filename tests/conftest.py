@@ -20,6 +20,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 THEME_FONTS = "_static/vendor/fontawesome/"  # the theme preloads them with CORS, which file:// refuses
 
 
+def pytest_collection_modifyitems(items):
+    """What needs the built book is slow."""
+    for item in items:
+        if "built" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 def build_book(out, source=ROOT, *options):
     """Build the book from stored outputs, warnings as errors; return the finished process."""
     command = [Path(sys.executable).with_name("jupyter-book"), "build", "-W", "-n", "--keep-going", *options,

@@ -129,13 +129,13 @@ def check(n):
             assert {count for _, count in counts} == {2 * 4 * 240 * (m - 1) // m + 2 * 4 * 240 // m * (nodes - 1) // nodes}
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_equal_to_all_reduce_and_counted_exactly(n):
     check(n)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [7, 9, 10, 11, 12, 13, 14, 15, 16])
+@pytest.mark.parametrize("n", range(5, 17))
 def test_larger_worlds(n):
     check(n)
 

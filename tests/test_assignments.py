@@ -83,6 +83,7 @@ def test_exercise_is_the_solution_without_its_solutions(path):
     assert not any(cell.get("outputs") for cell in exercise.cells)
 
 
+@pytest.mark.slow
 def test_exercises_are_what_nbgrader_makes(tmp_path):
     course = course_in(tmp_path)
     for name in sorted({path.parent.name for path in SOLUTIONS}):

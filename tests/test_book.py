@@ -150,6 +150,7 @@ def test_a_link_to_a_source_leads_to_its_page(link, there):
     assert context["body"] == (there or link)
 
 
+@pytest.mark.slow
 def test_numbers_page_is_completed_from_the_registry(tmp_path):
     root = sources(tmp_path)
     numbers = root / "lib/clusterlab/data/numbers"

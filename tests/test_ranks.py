@@ -121,6 +121,7 @@ def test_each_rank_has_one_thread_and_the_device_of_its_backend():
     assert launch(lambda: (torch.get_num_threads(), this_device().type), 2, backend="gloo") == [(1, "cpu")] * 2
 
 
+@pytest.mark.slow
 def test_device_is_callable_whatever_was_imported_first():
     code = "import clusterlab.run.device\nfrom clusterlab.run import device, synchronize\nsynchronize(); print(device().type)"
     for text in (code, code.split("\n", 1)[1]):
@@ -271,6 +272,7 @@ def run_script(tmp_path, text, *command, timeout=100, **env):
                           cwd=tmp_path, env=os.environ | env, check=False)
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_main_guard_and_runs_once(tmp_path):
     done = run_script(tmp_path, """
         print("script")
@@ -282,6 +284,7 @@ def test_a_script_needs_no_main_guard_and_runs_once(tmp_path):
     assert (done.stdout, done.stderr, done.returncode) == ("script\n[0, 10, 20]\n", "", 0)
 
 
+@pytest.mark.slow
 def test_ranks_end_when_their_launcher_is_killed(tmp_path):
     done = run_script(tmp_path, """
         import os, signal, time
@@ -312,6 +315,7 @@ JOB = """
     """
 
 
+@pytest.mark.slow
 def test_the_same_function_runs_from_a_shell(tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(JOB))
     done = subprocess.run([sys.executable, "-m", "clusterlab.run", "--ranks", "2", "script:job", "size=4"], cwd=tmp_path,
@@ -334,6 +338,7 @@ def test_the_same_function_runs_under_torchrun(tmp_path):
     assert done.stdout == "[(16.0, 32), (16.0, 32)] [0, 1]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_in_a_notebook_the_kernel_survives_failure_and_interrupt():
     from jupyter_client.manager import start_new_kernel
     manager, client = start_new_kernel(kernel_name="python3")
