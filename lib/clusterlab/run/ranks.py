@@ -86,14 +86,14 @@ def launch(fn, world_size, *args, backend=None, link=None, timeout=30, deadline=
         with link.open(root, world_size) if link is not None else contextlib.nullcontext():
             board, procs = worker.Board(root, world_size), []
             try:
-                _start(procs, world_size, root, backend, link, timeout)
+                start(procs, world_size, root, backend, link, timeout)
                 reports, why = _watch(procs, board, root, timeout, deadline)
             finally:                                                # also when the cell is interrupted
-                _stop(procs)
+                stop(procs)
         _echo(root, world_size, quiet=[r for r, report in reports.items() if report["kind"] in ("lost", "died")])
         if why:
             raise _diagnose(why, reports, board, deadline)
-        return [_value(root, rank, world_size) for rank in range(world_size)]
+        return [value(root, rank, world_size) for rank in range(world_size)]
 
 
 def _default_backend(world_size):
@@ -103,7 +103,8 @@ def _default_backend(world_size):
     return backend
 
 
-def _start(procs, world_size, root, backend, link, timeout):
+def start(procs, world_size, root, backend, link, timeout):
+    """Start the ranks and put their processes into `procs`, also those that were started before an error."""
     context = mp.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":
         context.set_forkserver_preload(PRELOAD)                     # "import torch" is paid once, not once a rank
@@ -149,7 +150,7 @@ def _watch(procs, board, root, timeout, deadline):
         wait([procs[rank].sentinel for rank in living], timeout=min(0.05, end - now))
 
 
-def _stop(procs):
+def stop(procs):
     """End every rank and what it started."""
     for proc in procs:
         if proc.pid:
@@ -185,7 +186,8 @@ def _echo(root, world_size, quiet):
                 print(f"[rank {rank}] {line}", file=stream)
 
 
-def _value(root, rank, world_size):
+def value(root, rank, world_size):
+    """What the function of `rank` returned; RankError if it can not be read back."""
     try:
         with open(os.path.join(root, f"{rank}.value"), "rb") as file:
             return pickle.load(file)

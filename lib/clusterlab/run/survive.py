@@ -62,12 +62,12 @@ def continue_without(faults, world_size=4, *, steps=12, copy_every=3, job=None, 
             worker.dump((life, (job, root, steps, copy_every, faults, timeout), {}), file)
         board, procs = worker.Board(root, world_size), []
         try:
-            ranks._start(procs, world_size, root, "gloo", None, timeout)
+            ranks.start(procs, world_size, root, "gloo", None, timeout)
             alive = _attend(procs, board, root, timeout, deadline)
         finally:
-            ranks._stop(procs)
+            ranks.stop(procs)
         events = sorted((event for rank in range(world_size) for event in _log(root, rank)), key=lambda e: e[0])
-        return _summary(events, ranks._value(root, alive[0], world_size), steps)
+        return _summary(events, ranks.value(root, alive[0], world_size), steps)
 
 
 # one rank
@@ -105,7 +105,7 @@ def train(job, peers, members, steps, every, faults, sizes, recovered, log):
             if training.steps % every == 0:
                 sizes.append(peers.save(training.steps, training.state).sent)
     except RuntimeError as error:
-        if not worker._lost_peer(error):
+        if not worker.lost_peer(error):
             raise
         return False
     return True

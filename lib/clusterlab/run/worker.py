@@ -124,7 +124,7 @@ def rank_main(rank, ranks, root, backend, link, timeout, env):
         except BaseException as error:  # noqa: BLE001 (reported)
             report = {"kind": "unpicklable", "what": f"a {type(value).__name__} that cannot be pickled: {error}"}
     except BaseException as error:  # noqa: BLE001 (reported)
-        report = {"kind": "exited" if isinstance(error, SystemExit) else "lost" if _lost_peer(error) else "raised",
+        report = {"kind": "exited" if isinstance(error, SystemExit) else "lost" if lost_peer(error) else "raised",
                   "what": "".join(traceback.format_exception_only(error)).strip(), "trace": _trace(error),
                   "line": _line([frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1])}
     sys.stdout.flush()
@@ -190,7 +190,7 @@ def _note_calls(board, rank):
                 setattr(module, name, call)
 
 
-def _lost_peer(error) -> bool:
+def lost_peer(error) -> bool:
     """Whether an exception says that another rank failed or is missing, not this one."""
     distributed = tuple(getattr(dist, name) for name in ("DistBackendError", "DistNetworkError", "DistStoreError"))
     return isinstance(error, distributed) or isinstance(error, RuntimeError) and "/gloo/" in str(error)
