@@ -13,11 +13,11 @@ _NAMES = {  # module: what a lesson takes from it
     "messages": ["exchange"],
     "moving": ["send_times", "pipe", "five"],
     "onesided": ["round_trips", "stream", "absent"],
-    "identities": ["identities"],
+    "composed": ["identities"],
     "calls": ["in_calls"],
     "device": ["device", "synchronize"],
     "parallel": ["train", "compare", "strategies"],
-    "trials": ["trials"],
+    "trials": ["train_each"],
     "scale": ["shard"],
     "failures": ["train_with_failures", "Fault"],
 }
