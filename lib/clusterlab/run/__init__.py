@@ -19,7 +19,11 @@ _NAMES = {  # module: what a lesson takes from it
     "parallel": ["train", "compare", "strategies"],
     "trials": ["train_each"],
     "scale": ["shard"],
+    "saving": ["save_while_training"],
+    "stragglers": ["delayed_steps"],
     "failures": ["train_with_failures", "Fault"],
+    "forgetting": ["forget"],
+    "survive": ["continue_without"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
