@@ -162,6 +162,7 @@ def test_numbers_page_is_completed_from_the_registry(tmp_path):
     (root / "_toc.yml").write_text(
         "format: jb-book\nroot: book/index\nchapters:\n- file: book/reference/numbers\n", "utf-8")
     (root / "book/reference/numbers.md").write_text("# Numbers\n", "utf-8")
+    (root / "book/index.ipynb").unlink()
     index = root / "book/index.md"
     index.write_text("# Book\n\n[four](#num-sum), [five](reference/numbers.md#num-seen)\n", "utf-8")
     done = build_book(tmp_path / "out", root)
@@ -224,7 +225,7 @@ def test_the_browser_refuses_and_reports_what_is_outside(open_page):
     assert any("refused" in error for error in page.errors) and any("ours" in error for error in page.errors)
 
 
-OURS = ("_static/widgets.js", "_static/widgets.css", "_static/book.css")
+OURS = ("_static/widgets.js", "_static/widgets.css", "_static/book.css", "_static/progress.js")
 
 
 def loaded(page):

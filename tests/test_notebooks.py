@@ -15,7 +15,7 @@ from execute import WIDGET, canonical
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 LESSONS = sorted(ROOT.glob("lessons/*.ipynb"))
-NOTEBOOKS = LESSONS + sorted(ROOT.glob("book/*/*.ipynb"))
+NOTEBOOKS = LESSONS + sorted([*ROOT.glob("book/*.ipynb"), *ROOT.glob("book/*/*.ipynb")])
 TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input", "remove-cell", "nbval-ignore-output"}
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}  # the reader need not read this code
 TRACE = re.compile(r"/(?:home|root|tmp|Users|work)/|\b0x[0-9a-f]{6,}")  # of the machine a notebook was run on

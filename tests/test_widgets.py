@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from clusterlab.schedules import schedule
-from clusterlab.widgets import base, measures, questions
+from clusterlab.widgets import base, catalogue, measures, questions
 from clusterlab.widgets.base import rich
 from clusterlab.widgets.forecast import forecast
 from clusterlab.widgets.quiz import hunch, quiz, verdict
@@ -35,7 +35,7 @@ def demo(monkeypatch):
 def all_widgets():
     return [hunch("demo/faster"), quiz("demo/before"), quiz("demo/steps"), quiz("demo/grows"), quiz("demo/bytes"),
             quiz("demo/order"), verdict("demo/claim"), forecast("demo/time", answer=0.48), standing("demo"),
-            stepper("demo/ring", "Ring", 4, schedule("ring", 4))]
+            stepper("demo/ring", "Ring", 4, schedule("ring", 4)), catalogue("parts")]
 
 
 def html(widget):

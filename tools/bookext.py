@@ -7,7 +7,11 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import contents
 import library
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.domains.python import PyObject
 
 LIB = Path(__file__).parent.parent / "lib" / "clusterlab"
 NUMBERS = LIB / "data" / "numbers"
@@ -37,9 +41,28 @@ def add_library(app, docname, source):
         source[0] += library.page(name)
 
 
+class Signature(PyObject):
+    """A Python name whose signature is one element; Sphinx's own makes several of each argument."""
+
+    allow_nesting = True
+
+    def handle_signature(self, sig, signode):
+        owner = self.env.ref_context.get("py:class")
+        name = ".".join(filter(None, [owner, sig.partition("(")[0]]))
+        signode["module"], signode["class"], signode["fullname"] = self.options.get("module"), owner, name
+        signode += addnodes.desc_name(sig, sig)
+        return name, ""
+
+    def get_index_text(self, modname, name_cls):
+        return f"{name_cls[0]} ({modname})"
+
+
 def allow_labels_in_relative_links(app, doctree):
-    """MyST accepts only heading slugs after `page.md#`; accept explicit labels too."""
+    """MyST accepts only heading slugs after `page.md#`; accept explicit labels and the ids of headings too."""
     slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
+    for section in doctree.findall(nodes.section):
+        for id in section["ids"]:
+            slugs.setdefault(id, (0, id, section[0].astext()))
     for name, explicit in doctree.nametypes.items():
         if explicit and doctree.nameids.get(name):
             slugs.setdefault(name, (0, doctree.nameids[name], name))
@@ -63,6 +86,18 @@ def mend_page(app, pagename, templatename, context, doctree):
     body = context.get("body", "").replace('<div role="list" class="citation-list">', '<div class="citation-list">')
     body = re.sub(r'(href=\\?"(?!\w+:|[./]*_downloads)[^"\\#]*)\.(?:ipynb|md)(?=[#"\\])', r"\1.html", body)
     context["body"] = re.sub(r'<a (class="reference internal" href="[^"]*#num-)', r'<a tabindex="-1" \1', body)
+
+
+def add_progress(app, pagename, templatename, context, doctree):
+    """The landing page alone tells how far a reader is in all others."""
+    if pagename == app.config.root_doc:
+        app.add_js_file("progress.js", loading_method="defer")
+
+
+def lighten_library(app, pagename, templatename, context, doctree):
+    """The library's pages without Sphinx's element around each word of code: a browser has thousands less to check."""
+    if pagename.removeprefix("book/reference/") in library.ROOMS:
+        context["body"] = re.sub(r'<span class="pre">([^<]*)</span>', r"\1", context["body"])
 
 
 def write_static(app):
@@ -92,6 +127,12 @@ def setup(app):
     app.connect("source-read", add_library)
     app.connect("doctree-read", allow_labels_in_relative_links)
     app.connect("html-page-context", mend_page)
+    app.connect("html-page-context", lighten_library)
+    app.connect("html-page-context", add_progress)
+    app.add_directive("study", contents.Table)
+    app.add_role("study", contents.Reference())
+    for kind in ("function", "class", "method", "property"):
+        app.add_directive_to_domain("py", kind, Signature, override=True)
     app.config.mathjax_path = "mathjax/tex-chtml.js"
     app.add_js_file("widgets.js", loading_method="defer")
     app.add_css_file("widgets.css")

@@ -41,7 +41,7 @@ def row(result, reason):
 
 
 def plain(results):
-    """Many numbers as lines of text, by source and row: a table of their cells would keep a browser busy for minutes."""
+    """Many numbers as lines of text, by source and row: a table's cells would keep a browser busy for minutes."""
     lines = []
     for source, group in grouped(results, lambda r: r.row["source"]):
         lines += ["", f"# {source}"]
@@ -83,7 +83,8 @@ def page():
         "Errors are relative, ours minus published. A row may hold several numbers; the part is named in brackets.", "",
         "## Beyond the printed precision", "", HEAD, *(row(r, why[r.note, r.row["source"]]) for r in differ), "",
         "### Why they differ", "",
-        *(f"(why-{number})=\n**{number}** · {escaped(note)}. *Source:* {escaped(source)}.\n" for (note, source), number in why.items()),
+        *(f"(why-{number})=\n**{number}** · {escaped(note)}. *Source:* {escaped(source)}.\n"
+          for (note, source), number in why.items()),
         "## Within the printed precision", "",
         "By source: the row with its unit in brackets and its kind; then published, ours and the error.", "",
         f"````{{dropdown}} All {len(exact)} of them", "```text", *plain(exact), "```", "````", "",
