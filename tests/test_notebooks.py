@@ -190,7 +190,16 @@ def core(notebook):
 
 
 def words(text):
-    text = re.sub(r"```(?!\{).*?```|\$\$.*?\$\$|\$[^$\n]+\$|\]\([^)]*\)|<[^>]+>", " ", text, flags=re.DOTALL)
+    kept, fences = [], []  # of each open fence, whether it holds code
+    for line in text.split("\n"):
+        fence = re.match(r"`{3,}(.*)", line)
+        if fence and fences and not fence[1].strip():
+            fences.pop()
+        elif fence:
+            fences.append(not fence[1].startswith("{"))
+        elif not any(fences):
+            kept.append(line)
+    text = re.sub(r"\$\$.*?\$\$|\$[^$\n]+\$|\]\([^)]*\)|<[^>]+>", " ", "\n".join(kept), flags=re.DOTALL)
     return len(re.findall(r"[^\W\d_][\w’'-]*", text))
 
 
@@ -208,6 +217,11 @@ def too_much(notebook):
     found = [f"{words(prose(cells))} words"] if words(prose(cells)) > 3500 else []
     found += [f"{figures} figures"] if figures > 8 else []
     return found + ([f"{questions} questions"] if questions > 10 or whole and questions < 8 else [])
+
+
+def test_words_of_folded_text_count_and_code_does_not():
+    text = "one two\n```{dropdown} title\nthree\n```\nfour\n```python\nx = 1\n```\n```{dropdown} title\n$a$ five\n```\nsix"
+    assert words(text) == 6
 
 
 # ---- on what is stored ----------------------------------------------------------------------------------------------
