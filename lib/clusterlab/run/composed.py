@@ -70,7 +70,7 @@ def _identities(elements):
         with counted() as other:
             b = right(own.clone())
         found[name] = bool(torch.equal(a, b) and (says is None or torch.equal(b, says))), one.bytes, other.bytes
-    found["⟨gather x, y⟩ = ⟨x, scatter y⟩"] = _adjoint(own, part)
+    found["⟨all-gather x, y⟩ = ⟨x, reduce-scatter y⟩"] = _adjoint(own, part)
     return found
 
 
