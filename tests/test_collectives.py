@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from clusterlab import algorithms
 from clusterlab import collectives as c
-from clusterlab.algorithms import algorithms_for
+from clusterlab.algorithms import algorithms_for, cost_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def simulate(algorithm, ranks, elements, chunks=1):
     for step in steps:
         before = [array.copy() for array in data]
         for move in step:
-            assert move.src != move.dst
+            assert move.src != move.dst and move.op in ("add", "copy")
             for k in move.chunks:
                 where = slices[k]
                 sent[move.src] += len(where)
@@ -82,6 +83,30 @@ def test_double_tree_stays_within_its_formula():
         inner = [{move.dst for step in c.schedule("double-tree", ranks) for move in step
                   if move.chunks == (tree,) and move.op == "add"} for tree in (0, 1)]
         assert len(inner[0] & inner[1]) <= 2  # but for the roots, a rank is inner in one tree only
+
+
+def test_the_second_tree_is_the_first_mirrored_or_shifted():
+    """NCCL's ncclGetDtree: rank r stands where n-1-r stands in the first tree, with odd n where r-1 does."""
+    for ranks in (2, 5, 6, 9, 16):
+        first, second = ({(m.src, m.dst) for step in c.schedule("double-tree", ranks) for m in step
+                          if m.chunks == (tree,) and m.op == "add"} for tree in (0, 1))
+        moved = (lambda r, n=ranks: (r + 1) % n) if ranks % 2 else (lambda r, n=ranks: n - 1 - r)
+        assert second == {(moved(a), moved(b)) for a, b in first}
+
+
+def test_exact_bytes_of_a_double_tree_in_uneven_chunks():
+    for ranks in (4, 7):
+        for chunks in (1, 2, 3):
+            for elements in (5, 6, 7):
+                _, _, sent, _, _ = simulate("double-tree", ranks, elements, chunks)
+                assert [c.exact_bytes_sent("double-tree", elements, 2, ranks, rank, chunks=chunks)
+                        for rank in range(ranks)] == list(2 * sent)
+
+
+def test_factors_are_floats_of_one_chunk():
+    factors = cost_factors("double-tree", "all-reduce", 8)  # 6 + 1 steps; 2 S; down and up 3 times each; 3 additions
+    assert factors == [7, 2, 6, 3] and {factor.dtype for factor in cost_factors("sharp", "all-reduce", 8)} == {
+        np.dtype(float)}
 
 
 def lockstep_seconds(algorithm, ranks, size, link, chunks=1):
@@ -385,6 +410,42 @@ def test_bounds_by_hand():
     assert c.bandwidth_bound("broadcast", 800.0, 8, link) == pytest.approx(8)
 
 
+def test_two_ranks_are_the_least_that_must_send():
+    link = SimpleNamespace(bandwidth=100.0, latency=2.0)
+    assert c.bandwidth_bound("all-reduce", 800.0, 2, link) == c.bandwidth_bound("all-reduce", 800.0, 2, link,
+                                                                                  in_network=True) == 8
+    assert c.bandwidth_bound("all-gather", 800.0, 2, link) == 4
+
+
+UNIT = SimpleNamespace(bandwidth=1.0, latency=1.0)
+
+
+def test_a_crossover_by_hand():
+    """Double tree of one chunk: 7 steps and 6 S, against ring's 14 steps and 7/4 S."""
+    assert c.crossover_size("double-tree", "ring", 8, UNIT) == pytest.approx(7 / (6 - 7 / 4))
+    assert c.crossover_size("double-tree", "ring", 8, SimpleNamespace(bandwidth=1.0, latency=1e-3)) == pytest.approx(
+        7e-3 / (6 - 7 / 4))
+    without = SimpleNamespace(bandwidth=1.0, latency=0.0)  # nothing but bytes: the same one wins at every size
+    with np.errstate(all="raise"):
+        assert c.crossover_size("double-tree", "ring", 8, without) == np.inf
+        assert c.crossover_size("ring", "halving-doubling", 8, UNIT) == c.crossover_size("ring", "ring", 8, UNIT) == np.inf
+
+
+def test_chunks_and_gamma_decide_what_is_chosen():
+    """Two bytes: ring 14 + 7/2, double tree 7 + 12 in one chunk and 8 + 8 in two. One byte: see gamma."""
+    pair = ("double-tree", "ring")
+    assert c.choose(2.0, 8, UNIT, algorithms=pair) == "ring"
+    assert c.choose(2.0, 8, UNIT, algorithms=pair, chunks=2) == "double-tree"
+    pair = ("recursive-doubling", "ring")     # 3 + 3 + 3 gamma against 14 + 7/4 + 7/8 gamma
+    assert [c.choose(1.0, 8, UNIT, algorithms=pair, gamma=gamma) for gamma in (0, 4, 5)] == [*pair[:1] * 2, "ring"]
+
+
+def test_optimal_chunks_of_few_ranks_and_of_a_tie():
+    assert [c.optimal_chunks(1e6, n, UNIT) for n in (1, 2)] == [1, 1]   # no pipeline to fill
+    times = [c.all_reduce_seconds(1.0, 4, UNIT, algorithm="double-tree", chunks=k) for k in (1, 2)]
+    assert times == [9, 9] and c.optimal_chunks(1.0, 4, UNIT) == 1      # of equally good ones the fewer
+
+
 # Hierarchy and the published mistakes about it
 
 
@@ -471,9 +532,17 @@ def test_in_network_reduction_explains_480_above_450():
     (lambda: c.schedule("nvls", 8), "switch adds"), (lambda: c.exact_bytes_sent("ring", -1, 4, 8), "elements=-1"),
     (lambda: c.exact_bytes_sent("ring", 8, 4, 8, 8), "rank=8"), (lambda: c.exact_bytes_sent("ring", 8, 4, 8, -1), "rank=-1"),
     (lambda: c.bandwidth_bound("broadcast", 1, 8, LINK, in_network=True), "in_network"),
+    (lambda: algorithms.whole(0), "^ranks=0"), (lambda: c.schedule("ring", 0), "^ranks=0"),
+    (lambda: c.schedule("double-tree", 4, chunks=0), "^chunks=0"),
+    (lambda: c.exact_bytes_sent("double-tree", 8, 4, 8, chunks=0), "^chunks=0"),
+    (lambda: c.exact_bytes_sent("ring", 8, 0, 8), "^itemsize=0"), (lambda: c.exact_bytes_sent("ring", 8, 4, 0), "^ranks=0"),
     (lambda: c.optimal_chunks(1, 8, SimpleNamespace(bandwidth=1.0, latency=0.0)), "latency=0"),
     (lambda: c.hierarchical_all_reduce_seconds(1, nodes=0, ranks_per_node=8, intra=LINK, inter=LINK, nics_per_node=1),
-     "nodes=0"),
+     "^nodes=0"),
+    (lambda: c.hierarchical_all_reduce_seconds(1, nodes=2, ranks_per_node=0, intra=LINK, inter=LINK, nics_per_node=1),
+     "^ranks_per_node=0"),
+    (lambda: c.hierarchical_all_reduce_seconds(1, nodes=2, ranks_per_node=8, intra=LINK, inter=LINK, nics_per_node=0.5),
+     "^nics_per_node=0.5"),
 ])
 def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError, match=words):

@@ -1,6 +1,7 @@
 """Expressions: they compute what Python computes over the library's names, and refuse the rest by name."""
 
 import math
+import types
 
 import pytest
 from clusterlab import collectives, expressions, units
@@ -28,6 +29,11 @@ def test_given_values_hide_the_library():
     assert evaluate("abs", abs=5) == 5
 
 
+def test_any_name_may_be_given():
+    assert evaluate("text + template", text=1, template=2) == 3
+    assert fill("{template} {text}", template=1, text=2) == "1 2"
+
+
 def test_names_in_shows_a_literal():
     assert names_in("2 * GB + f(GB)") == ["GB", "f"]
     assert names_in("[1, 2.5, 'GB', -3]") == []
@@ -45,8 +51,9 @@ def test_refused(text):
 
 @pytest.mark.parametrize("text", ["__import__('os')", "open('x')", "eval('1')", "_parse", "math.pi"])
 def test_no_builtins_and_nothing_private(text):
-    with pytest.raises(LookupError, match="unknown name"):
+    with pytest.raises(LookupError, match="unknown name") as caught:
         evaluate(text)
+    assert repr(text) in str(caught.value)
 
 
 def test_near_names():
@@ -84,10 +91,31 @@ def test_the_vocabulary_is_public_and_ours():
     ("{ranks} ranks", "8 ranks"), ("{1/3}", "0.3333"), ("{2.0**40}", "1099511627776"), ("{12345.678}", "12350"),
     ("{1/3:.1%} {{kept}}", "33.3% {kept}"), ("{format_seconds(0.5444)}", "544 ms"), ("{-1.5}", "-1.5"),
     ("{1.5e-7}", "1.5e-07"), ("{ranks * 1.0}", "8"), ("{1e300}", "1e+300"), ("none", "none"),
-    ("{5e14+0.5}", "500000000000000"),
+    ("{5e14+0.5}", "500000000000000"), ("{1e15-1}", "999999999999999"), ("{1e15}", "1e+15"), ("{1e15+0.5}", "1e+15"),
 ])
 def test_fill(template, text):
     assert fill(template, ranks=8) == text
+
+
+def test_what_is_not_allowed_is_named():
+    with pytest.raises(ValueError, match="Lambda, .*use calls"):
+        evaluate("lambda: 1")
+
+
+def test_a_callable_that_says_no_module_is_not_ours():
+    module = types.ModuleType("ours")
+    module.size, module.upper = 3.0, WithoutModule()
+    assert expressions._public(module) == {"size": 3.0}
+
+
+class WithoutModule:
+    def __call__(self):
+        pass
+
+    def __getattribute__(self, name):
+        if name == "__module__":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
 
 
 def test_a_broken_template_names_itself():

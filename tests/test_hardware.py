@@ -465,6 +465,20 @@ def test_records_are_values(record):
     assert changed != record
 
 
+def test_peaks_are_a_mapping_that_can_be_a_key():
+    assert repr(DEVICE.dense_flops) == repr(dict(DEVICE.dense_flops))
+    other = dataclasses.replace(DEVICE, dense_flops={"fp32": 3.0})
+    assert hash(other.dense_flops) != hash(DEVICE.dense_flops) != hash(repr(DEVICE))
+    assert hash(dataclasses.replace(DEVICE).dense_flops) == hash(DEVICE.dense_flops)
+
+
+@pytest.mark.parametrize("name", ["Gaudi 2", "Gaudi 3"])
+def test_a_server_may_wire_fewer_ports_than_an_accelerator_has(name):
+    """21 of 24 ports go to the seven peers, three to each."""
+    inside, device = node(f"{name} server").scale_up, accelerator(name).scale_up
+    assert (inside.links, device.links) == (21, 24) and inside.per_link == device.per_link
+
+
 def test_peaks_cannot_be_changed():
     with pytest.raises(TypeError):
         DEVICE.dense_flops["fp32"] = 2e12
@@ -478,13 +492,14 @@ def test_peaks_cannot_be_changed():
     (Accelerator, {"memory": 0}), (Accelerator, {"memory_label": -1}), (Accelerator, {"memory_bandwidth": 0.0}),
     (Accelerator, {"power": 0}), (Accelerator, {"dense_flops": {}}), (Accelerator, {"dense_flops": {"bf16": 0.0}}),
     (Accelerator, {"dense_flops": {"bf16": float("nan")}}), (Accelerator, {"dense_flops": [1e12]}),
+    (Accelerator, {"dense_flops": {"bf16": None}}),
     (Accelerator, {"scale_up": "NVLink 4"}),
     (Node, {"accelerator": "H100 SXM"}), (Node, {"scale_up": None}), (Node, {"devices": 0}), (Node, {"devices": 8.0}),
     (Node, {"hosts": 0}), (Node, {"nics": -1}), (Node, {"nic": None}), (Node, {"wiring": "star"}), (Node, {"power": 0}),
     (Node, {"shape": (3, 3)}),
     (Part, {"kind": "hub"}), (Part, {"ports": 0}), (Part, {"link": None}), (Part, {"price": 0}), (Part, {"power": -1}),
     (Cluster, {"node": "DGX H100"}), (Cluster, {"nodes": 0}), (Cluster, {"nodes": 1.5}),
-    (Cluster, {"oversubscription": 0.5}), (Cluster, {"oversubscription": "none"})])
+    (Cluster, {"oversubscription": 0.5}), (Cluster, {"oversubscription": float("inf")}), (Cluster, {"oversubscription": "none"})])
 def test_bad_values_are_refused_by_name(cls, wrong):
     good = {Link: CABLE, Accelerator: DEVICE, Node: BOX, Part: part("Quantum-2 QM9700"), Cluster: Cluster(BOX, 2)}[cls]
     argument, value = next(iter(wrong.items()))

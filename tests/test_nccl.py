@@ -93,6 +93,40 @@ def test_the_inter_node_bandwidth_counts_from_three_nodes_on():
     assert tree[0] == pytest.approx(2 * tree[1])
 
 
+def test_one_two_and_three():
+    """One rank needs no time; two send their whole array; the third node is the first to see the other bandwidth."""
+    table = nccl.nccl_table(with_(ranks=1))
+    assert table["Ring", "Simple"] == (pytest.approx(8.4e-6), float("inf"))
+    assert nccl.nccl_table(with_(ranks=2))["Ring", "Simple"][1] == pytest.approx(16 * 20.6e9, rel=1e-12)
+    three = nccl.nccl_table(with_(ranks=3, nodes=3, inter_bandwidth=5e9))["Ring", "Simple"][1]
+    assert three == pytest.approx(16 * 5e9 * 3 / 4, rel=1e-12)
+
+
+@pytest.mark.parametrize(("changed", "channel"), [
+    ({"channels": 2}, 0.85), ({"channels": 2, "compute_capability": 100}, 0.74),       # 2 · efficiency · (2-1)/2
+    ({"channels": 3, "inter_bandwidth": 90e9}, 0.85 * 4 / 3), ({"channels": 16}, 1.0),  # all but one, or what inter is
+])
+def test_nvls_on_one_node_by_hand(changed, channel):
+    comm = with_(nvls=True, **changed)
+    latency, bandwidth = nccl.nccl_table(comm)["NVLS", "Simple"]
+    assert latency == pytest.approx(25e-6) and bandwidth == pytest.approx(
+        comm.channels * channel * 20.6e9 * 8 / 14, rel=1e-12)
+
+
+def test_nvls_on_two_nodes_is_limited_by_the_channel():
+    """57.7 GB/s a channel on Hopper; 20.9 µs each way over the network."""
+    latency, bandwidth = nccl.nccl_table(with_(nvls=True, ranks=16, nodes=2, channel_bandwidth=100e9))["NVLSTree", "Simple"]
+    assert latency == pytest.approx((25 + 2 * 20.9) * 1e-6)
+    assert bandwidth == pytest.approx(16 * 57.7e9 * 16 / 30, rel=1e-12)
+    few = nccl.nccl_table(with_(nvls=True, ranks=16, nodes=2, channels=2))["NVLSTree", "Simple"][1]
+    assert few == pytest.approx(2 * 0.85 * 20.6e9 * 16 / 30, rel=1e-12)  # with two channels by NVLink
+
+
+def test_only_trees_are_corrected_by_size():
+    latency, bandwidth = nccl.nccl_table(H100)["Ring", "Simple"]
+    assert nccl.nccl_seconds(64, H100)["Ring", "Simple"] == pytest.approx(latency + 64 / bandwidth, rel=1e-12)
+
+
 def test_small_sizes_have_no_tree_correction_below_64_bytes():
     for size in (0, 63, 64, 2**40):
         seconds = nccl.nccl_seconds(size, H100)

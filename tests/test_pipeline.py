@@ -36,6 +36,7 @@ def test_every_run_is_a_schedule(schedule, p, m, virtual, forward, backward, wei
     seconds = {"F": forward, "B": backward + (0 if "W" in kinds else weights), "W": weights}
     when = {(e.kind, position(schedule, e, p), e.micro_batch): e for e in result.events}
     assert len(when) == len(result.events) == len(kinds) * p * chunks * m  # each instruction once
+    assert {e.micro_batch for e in result.events} == set(range(m))
     previous = {}
     for event in result.events:  # in order of start
         at, k = position(schedule, event, p), event.micro_batch
@@ -80,6 +81,7 @@ def test_interleaved(p, groups, virtual):
     assert result.peak_in_flight[0] == pytest.approx(min(most, m))
     plain = run("1f1b", p, m, 1.0, 2.0)
     assert run("interleaved", p, m, 1.0, 2.0, virtual=1) == plain
+    assert run("interleaved", 4, 6, virtual=1) == run("1f1b", 4, 6)  # whole groups are needed for chunks alone
 
 
 @given(p=st.integers(1, 8), extra=st.integers(0, 10), forward=SECONDS, backward=SECONDS, share=st.floats(0.05, 1.0))

@@ -1,12 +1,14 @@
 """Reliability against other derivations: brute-force optima, direct simulation, linear equations, enumeration."""
 
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from itertools import combinations
 from math import exp, factorial
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 import pytest
+from clusterlab import extremes
 from clusterlab import reliability as r
 from clusterlab.units import day, hour, minute
 from hypothesis import assume, given, settings
@@ -84,6 +86,10 @@ def test_daly_subtracts_the_write():
     assert r.daly_interval(4 * minute, 8 * hour) / minute == pytest.approx(59.33, abs=0.005)
     assert r.young_interval(4 * minute, 8 * hour) / minute == pytest.approx(61.97, abs=0.005)
     assert r.daly_interval(50.0, 20.0) == 20.0 and r.daly_interval(40.0, 20.0) == 20.0
+    with localcontext():  # a long write, d/2M = 3/4: every term of the series counts
+        root = Decimal(3).sqrt()
+        by_hand = root * (1 + Decimal("0.75").sqrt() / 3 + Decimal("0.75") / 9) - Decimal("1.5")
+    assert r.daly_interval(1.5, 1.0) == pytest.approx(float(by_hand), rel=1e-12)
 
 
 @small
@@ -103,13 +109,13 @@ def test_optimum_solves_its_equation(ratio):
     assert (1 - tau) * exp(tau) == pytest.approx(exp(-ratio), rel=1e-9, abs=1e-14)
 
 
-@pytest.mark.parametrize("ratio", [1e-12, 1e-7, 2e-5, 4.9e-5, 5.1e-5, 1e-3, 0.5])
+@pytest.mark.parametrize("ratio", [1e-15, 1e-12, 1e-7, 2e-5, 4.9e-5, 5.1e-5, 1e-3, 0.5])
 def test_optimum_to_the_last_digits(ratio):
     """u - 1 + exp(-u) = write / mtbf with 50 digits, where doubles would cancel."""
     with localcontext() as context:
         context.prec = 50
         u = -(1 - Decimal(r.optimal_interval(ratio, 1.0))).ln()
-        assert float(u - 1 + (-u).exp()) == pytest.approx(ratio, rel=1e-10)
+        assert float(u - 1 + (-u).exp()) == pytest.approx(ratio, rel=1e-10, abs=0)
 
 
 def test_rules_agree_where_writes_are_short():
@@ -181,6 +187,27 @@ def test_simulation_repeats_with_its_seed():
     assert np.array_equal(a, b) and not np.array_equal(a, c)
 
 
+def test_what_a_simulation_does_when_nothing_is_said():
+    job = {"write": 1.0, "mtbf": 300.0, "restart": 5.0, "work": 1000.0}
+    given, plain = r.simulate_goodput(10.0, **job, drain=0.0, runs=1000, seed=0), r.simulate_goodput(10.0, **job)
+    assert np.array_equal(given.samples, plain.samples)
+
+
+@pytest.mark.parametrize(("work", "wall"), [(1400.0, 1500.0), (1400.5, 1550.5), (700.0, 750.0), (300.0, 350.0)])
+def test_a_job_without_failures_writes_once_an_interval_and_once_for_what_is_left(work, wall):
+    quiet = r.simulate_goodput(700.0, write=50.0, mtbf=1e30, restart=1.0, work=work, runs=2)
+    assert quiet.samples.tolist() == [work / wall] * 2 and quiet.low == quiet == quiet.high
+
+
+def test_the_confidence_interval_by_hand():
+    """Twice 2.576 standard errors of the mean clock, as a share of it."""
+    result = r.simulate_goodput(10.0, write=1.0, mtbf=30.0, restart=5.0, work=300.0, runs=5)
+    clocks = [300.0 / share for share in result.samples]
+    share = NormalDist().inv_cdf(0.995) * stdev(clocks) / fmean(clocks) / 5**0.5
+    assert float(result) == pytest.approx(300.0 / fmean(clocks))
+    assert (result.high - result.low) / 2 / result == pytest.approx(share, rel=1e-3)
+
+
 @small
 @given(st.floats(10.0, 1e4), st.floats(0.0, 500.0), st.floats(1e3, 1e6), st.floats(0.0, 3000.0))
 def test_goodput_laws(interval, write, mtbf, restart):
@@ -215,7 +242,10 @@ def test_levels_of_checkpoints():
     assert both > storage_only
     grid = r.multilevel_ettr(np.full((2, 3), [[100.0], [2000.0]]), write=write[:, None], mtbf=mtbf[:, None],
                              restart=restart[:, None])
-    assert grid.shape == (3,) and np.ptp(grid) == 0
+    one = r.multilevel_ettr([100.0, 2000.0], write=write, mtbf=mtbf, restart=restart)
+    assert grid.tolist() == pytest.approx([one] * 3, rel=1e-12)
+    assert r.multilevel_ettr([0.5], write=[0.1], mtbf=[1e3], restart=[1.0]) == pytest.approx(
+        r.ettr(0.5, write=0.1, mtbf=1e3, restart=1.0)) == pytest.approx((1 - 1.25e-3) / 1.2)
 
 
 def test_two_levels_against_a_walk():
@@ -272,6 +302,13 @@ def test_slowest_of_n_known_values():
     for n, value in [(1, 0.0), (2, np.pi**-0.5), (3, 1.5 * np.pi**-0.5), (10, 1.53875), (1000, 3.24144)]:
         assert r.expected_max(n, mean=0.0, std=1.0) == pytest.approx(value, abs=5e-6)
     assert r.expected_max(4, mean=1.0, std=1.0, distribution="exponential") == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+def test_slowest_exponential_is_the_harmonic_number(n):
+    """But for the first term that the series leaves out, 6e-13 at n = 1."""
+    exact = sum(Fraction(1, k) for k in range(1, n + 1)) - Fraction(1, 240 * (n + 16) ** 8)
+    assert r.expected_max(n, mean=1.0, std=1.0, distribution="exponential") == pytest.approx(float(exact), rel=0, abs=1e-13)
 
 
 @pytest.mark.parametrize("n", [100, 16_384, 10**9])
@@ -355,6 +392,20 @@ def test_bursts_need_more_spares_and_a_quiet_pool_none():
 def test_bad_input_is_named(call):
     with pytest.raises(ValueError, match=r"=.*must"):
         call()
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: extremes.positive(good=1.0, mtbf=0.0), "mtbf=0.0: must be > 0"),
+    (lambda: extremes.positive(mtbf=None), "mtbf=None: must be > 0"),
+    (lambda: extremes.not_negative(good=0.0, write=-1), "write=-1: must be >= 0"),
+    (lambda: extremes.between_zero_and_one(risk=1), "risk=1: must be between 0 and 1"),
+    (lambda: r.expected_max(0.5, mean=1.0, std=0.1), "n=0.5: must be >= 1"),
+    (lambda: r.expected_max(2, mean=1.0, std=-0.1), "std=-0.1: must be >= 0"),
+])
+def test_bad_input_is_named_in_full(call, words):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == words
 
 
 def test_unknown_distribution_lists_near_names():

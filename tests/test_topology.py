@@ -9,23 +9,40 @@ import networkx as nx
 import numpy as np
 import pytest
 from clusterlab import topology as t
+from clusterlab.clos import Clos
 from clusterlab.collectives import bytes_sent
 
 LINK = SimpleNamespace(bandwidth=50e9, latency=1e-6)
-FABRICS = {
-    "one switch": t.fat_tree(6, 1), "two tiers": t.fat_tree(6, 2), "smallest": t.fat_tree(2, 2),
-    "three tiers": t.fat_tree(4), "odd pods": t.fat_tree(6), "3:1": t.fat_tree(8, 2, 3), "2:1": t.fat_tree(6, 3, 2),
-    "odd root": t.clos((3, 5), (1, 2)), "dual-homed": t.clos((4, 3, 3), (2, 2, 1)),
-    "parallel": t.clos((2, 3, 5), (1, 2, 1), (1, 1, 2)), "tapered": t.clos((4, 4, 6), (1, 2, 2)),
-    "rails": t.rail_optimized(4, rails=2, radix=4), "rails, parallel": t.rail_optimized(4, rails=2, radix=8),
-    "rails, pods": t.rail_optimized(8, rails=2, radix=4), "rails, odd": t.rail_optimized(12, rails=2, radix=8),
-    "rail-only": t.rail_only(4, rails=2, radix=4), "rail-only, tiers": t.rail_only(8, rails=2, radix=4),
-    "rail-only, odd": t.rail_only(3, rails=4, radix=4),
-    "dragonfly": t.dragonfly(1), "dragonfly 2": t.dragonfly(2), "two groups": t.dragonfly(2, groups=2),
-    "few groups": t.dragonfly(2, groups=5), "even groups": t.dragonfly(2, groups=6), "odd routers": t.dragonfly(3, p=1, a=3, groups=6),
-    "ring": t.torus((5,)), "grid": t.torus((4, 4)), "odd grid": t.torus((3, 3)), "mixed": t.torus((5, 4)),
-    "cube": t.torus((2, 2, 2)), "flat": t.torus((3, 2)), "three": t.torus((4, 3, 2)), "lines": t.torus((1, 6)),
-}
+class Fabrics(dict):
+    """Builds each fabric when a test first asks for it."""
+
+    def __getitem__(self, name):
+        if callable(build := super().__getitem__(name)):
+            self[name] = build()
+        return super().__getitem__(name)
+
+
+FABRICS = Fabrics({
+    "one switch": lambda: t.fat_tree(6, 1), "two tiers": lambda: t.fat_tree(6, 2),
+    "smallest": lambda: t.fat_tree(2, 2), "three tiers": lambda: t.fat_tree(4), "odd pods": lambda: t.fat_tree(6),
+    "3:1": lambda: t.fat_tree(8, 2, 3), "2:1": lambda: t.fat_tree(6, 3, 2),
+    "odd root": lambda: t.clos((3, 5), (1, 2)), "dual-homed": lambda: t.clos((4, 3, 3), (2, 2, 1)),
+    "parallel": lambda: t.clos((2, 3, 5), (1, 2, 1), (1, 1, 2)), "tapered": lambda: t.clos((4, 4, 6), (1, 2, 2)),
+    "rails": lambda: t.rail_optimized(4, rails=2, radix=4),
+    "rails, parallel": lambda: t.rail_optimized(4, rails=2, radix=8),
+    "rails, pods": lambda: t.rail_optimized(8, rails=2, radix=4),
+    "rails, no PXN": lambda: t.rail_optimized(4, rails=2, radix=4, pxn=False),
+    "rails, odd": lambda: t.rail_optimized(12, rails=2, radix=8),
+    "rail-only": lambda: t.rail_only(4, rails=2, radix=4),
+    "rail-only, tiers": lambda: t.rail_only(8, rails=2, radix=4),
+    "rail-only, odd": lambda: t.rail_only(3, rails=4, radix=4), "dragonfly": lambda: t.dragonfly(1),
+    "dragonfly 2": lambda: t.dragonfly(2), "two groups": lambda: t.dragonfly(2, groups=2),
+    "few groups": lambda: t.dragonfly(2, groups=5), "even groups": lambda: t.dragonfly(2, groups=6),
+    "odd routers": lambda: t.dragonfly(3, p=1, a=3, groups=6), "ring": lambda: t.torus((5,)),
+    "grid": lambda: t.torus((4, 4)), "odd grid": lambda: t.torus((3, 3)), "mixed": lambda: t.torus((5, 4)),
+    "cube": lambda: t.torus((2, 2, 2)), "flat": lambda: t.torus((3, 2)), "three": lambda: t.torus((4, 3, 2)),
+    "lines": lambda: t.torus((1, 6)),
+})
 fabrics = pytest.mark.parametrize("name", FABRICS)
 
 
@@ -164,6 +181,42 @@ def test_fabrics_are_values():
     assert t.fat_tree(4) == t.fat_tree(4) != t.fat_tree(6)
 
 
+def test_each_constructor_names_its_fabric_and_keeps_its_radix():
+    named = {"clos": t.clos((16, 32), (1, 16), radix=64), "fat tree": t.fat_tree(64, 2), "torus": t.torus((4,)),
+             "rail-optimized": t.rail_optimized(32), "rail-only": t.rail_only(8), "superpod": t.superpod(1),
+             "dragonfly": t.dragonfly(1)}
+    assert {name: fabric.name for name, fabric in named.items()} == {name: name for name in named}
+    assert [named[name].layout.radix for name in ("clos", "fat tree", "rail-optimized", "rail-only")] == [64] * 4
+    for tiers in (1, 2, 3):
+        assert (t.fat_tree(6, tiers).layout.radix, t.fat_tree(6, tiers).name) == (6, "fat tree")
+    assert t.rail_optimized(8, rails=2, radix=4).layout.radix == t.rail_only(8, rails=2, radix=4).layout.radix == 4
+
+
+def test_the_smallest_of_each():
+    assert [t.fat_tree(2, tiers).endpoints for tiers in (1, 2, 3)] == [2, 2, 2]
+    assert t.fat_tree(6, 1).endpoint_cables == 6 and t.fat_tree(6, 1).cables == 0
+    pair = t.rail_optimized(1, rails=2, radix=2)
+    assert pair.endpoints == 2 and pair.layout.tiers == (2, 1)
+    assert t.dragonfly(2, p=1).endpoints == t.dragonfly(2).switches == 36
+    alone = t.torus((1, 1))
+    assert (alone.endpoints, alone.cables, alone.diameter(), alone.layout.bisection_cables) == (1, 0, 0, 0)
+    assert t.superpod(5).endpoints == 5 * 256  # up to four units give a server to management
+
+
+def test_three_tiers_of_rails_end_where_the_ports_do():
+    """Leaf and aggregation switches of radix 4 have 2 ports up; the top joins as many pods as it has ports."""
+    full = t.rail_optimized(8, rails=2, radix=4)
+    assert full.endpoints == 16 and full.layout.tiers == (8, 8, 4)
+    three = t.rail_optimized(6, rails=2, radix=4)        # of three pods: still one cable to each top switch
+    assert three.layout.tiers == (6, 6, 4) and three.cables == 24
+    # 24 · 8 cables up and three pods: with 16 ports four cables may be parallel (five do not divide 8), 2 · 8 tops
+    wide = t.rail_optimized(96, rails=2, radix=16)
+    assert wide.layout.tiers == (24, 24, 16) and {type(n) for n in (*wide.layout.tiers, wide.cables)} == {int}
+    for servers, rails, radix in ((10, 2, 4), (16, 3, 8), (0, 2, 4)):
+        with pytest.raises(ValueError, match=f"servers={servers}: "):
+            t.rail_optimized(servers, rails=rails, radix=radix)
+
+
 # Traffic
 
 
@@ -212,6 +265,7 @@ def test_paths_lead_where_they_should_and_are_shortest(name):
     src, dst, _ = random_flows(fabric)
     random = np.random.default_rng(1)
     path = fabric.layout.paths(src, dst, lambda n: random.integers(n, size=len(src)))
+    assert path.min() >= -1
     for s, d, cables in zip(src.tolist(), dst.tolist(), path, strict=True):
         walk(fabric, s, d, cables)
         hops = (cables >= 0).sum()
@@ -232,6 +286,11 @@ def test_detours_of_a_dragonfly_lead_where_they_should():
     first = fabric.endpoints + fabric.layout.groups * 6
     between = (path // 2 >= first).sum(axis=1)
     assert (between == 2 * (src // 8 != dst // 8)).all()  # through one other group, when groups differ
+    three = t.dragonfly(2, groups=3)  # the one other group is the way around
+    path = three.layout.paths(np.array([0]), np.array([8]), lambda n: random.integers(n, size=1), valiant=True)
+    walk(three, 0, 8, path[0])
+    assert (path // 2 >= three.endpoints + 3 * 6).sum() == 2
+    assert t.dragonfly(2, a=6, p=1, groups=3).switches == 18  # 12 ports a group: none is left over
 
 
 def spread_by_enumeration(fabric, flows):
@@ -476,13 +535,18 @@ def test_cost_counts_every_piece():
     with pytest.raises(ValueError, match="no published price"):
         t.network_cost(t.fat_tree(4), switch=switch, cable=SimpleNamespace(name="new", price=None, power=1.0))
     assert t.network_cost(t.torus((4, 4)), switch=switch, cable=cable).price == 32
+    none = SimpleNamespace(price=0.0, power=0.0, ports=0)  # a torus needs no switch, of however few ports
+    assert t.network_cost(t.torus((4, 4)), switch=none, cable=cable).price == 32
 
 
 @pytest.mark.parametrize("call, words", [
     (lambda: t.fat_tree(5), "radix=5"), (lambda: t.fat_tree(0), "radix=0"), (lambda: t.fat_tree(4, 4), "tiers=4"),
     (lambda: t.fat_tree(8, 2, 2), "oversubscription=2.*8 does not divide"), (lambda: t.fat_tree(8, 2, 0), "oversubscription=0"),
     (lambda: t.fat_tree(8, 1, 3), "no uplinks"), (lambda: t.clos((4,), (1, 2)), "one number for each tier"),
-    (lambda: t.clos((4, 0), (1, 2)), "children=.*from 1"), (lambda: t.rail_optimized(33), "servers=33: a multiple of 32"),
+    (lambda: t.clos((4, 0), (1, 2)), "children=.*from 1"), (lambda: t.clos((), ()), "one number for each tier"),
+    (lambda: Clos((4,), (1,), planes=2, rails=3), "planes=2: as many as rails=3"),
+    (lambda: Clos((4,), (1,), planes=2, rails=2, forwards=False), "planes=2"),
+    (lambda: t.rail_optimized(33), "servers=33: a multiple of 32"),
     (lambda: t.rail_optimized(32 * 9), "whole pods of 128"), (lambda: t.rail_optimized(32, unused=32), "unused=256"),
     (lambda: t.rail_only(65), "servers=65"), (lambda: t.rail_only(4096), "servers=4096"), (lambda: t.superpod(0), "units=0"),
     (lambda: t.dragonfly(2, groups=10), "groups=10: 2 to a h"), (lambda: t.dragonfly(1, a=3, groups=3), "odd number of cable"),

@@ -283,6 +283,12 @@ def test_group_link(oversubscription):
 def test_a_fast_network_is_not_faster_than_the_link_behind_it():
     fat = dataclasses.replace(A100, nic=dataclasses.replace(A100.nic, per_link=1e12, links=1))
     assert kernels.group_link(Cluster(fat, 2), 1, 16, FREE).bandwidth == 300e9
+    assert kernels.group_link(Cluster(fat, 2), 4, 4, FREE).bandwidth == 300e9  # two of a node's GPUs
+
+
+def test_the_one_peer_of_a_mesh_of_two_has_every_link():
+    pair = dataclasses.replace(node("MI300X Platform"), devices=2)
+    assert kernels.group_link(Cluster(pair, 1), 1, 2, FREE).bandwidth == pair.scale_up.bandwidth
 
 
 def test_waves_by_counting_tiles():
@@ -296,6 +302,7 @@ def test_waves_by_counting_tiles():
     for case in itertools.product((1, 128, 2048, 5000), (96, 4608), (1, 12), (80, 108)):
         assert kernels.wave_efficiency(*case[:2], case[3], case[2]) == pytest.approx(used(*case))
     assert kernels.wave_efficiency(100, 100, None) == 1.0
+    assert kernels.wave_efficiency(np.ones((2, 1)), np.ones(3), None, np.ones((4, 1, 1))).shape == (4, 2, 3)
 
 
 def test_matmul_is_bound_by_flop_or_bytes():

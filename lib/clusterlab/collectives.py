@@ -201,7 +201,8 @@ def crossover_size(a, b, ranks, link, operation="all-reduce", *, gamma=0.0, chun
 def optimal_chunks(size, ranks, link):
     """Chunks that make a double-tree all-reduce fastest: sqrt(2 (ceil(log2 n) - 1) S / (alpha B)), at least 1.
 
-    Few chunks fill the pipeline slowly, many pay alpha each. Rounded to the better integer neighbour.
+    Few chunks fill the pipeline slowly, many pay alpha each. Rounded to the better integer neighbour,
+    the fewer of equals.
 
     >>> from types import SimpleNamespace
     >>> optimal_chunks(2**20, 8, SimpleNamespace(bandwidth=1e9, latency=1e-5))

@@ -27,7 +27,7 @@ _ALLOWED = (
 )
 
 
-def evaluate(text, **names):
+def evaluate(text, /, **names):
     """The value of one expression; `names` are the given values, which hide the library's of the same name.
 
     Raises ValueError for what is no such expression or cannot be computed, LookupError for an unknown name.
@@ -56,7 +56,7 @@ def names_in(text):
     return list(dict.fromkeys(name for *_, name in found))
 
 
-def fill(template, **names):
+def fill(template, /, **names):
     """A text with every ``{expression}`` or ``{expression:format}`` replaced by its value; ``{{`` is a brace.
 
     A number without a format is written whole, or with four significant digits.
