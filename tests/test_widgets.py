@@ -18,6 +18,7 @@ from clusterlab.widgets import base, catalogue, measures, questions
 from clusterlab.widgets.base import rich
 from clusterlab.widgets.forecast import forecast
 from clusterlab.widgets.quiz import hunch, quiz, verdict
+from clusterlab.widgets.slowest import explorer
 from clusterlab.widgets.standing import standing
 from clusterlab.widgets.stepper import stepper
 from hypothesis import given
@@ -35,7 +36,7 @@ def demo(monkeypatch):
 def all_widgets():
     return [hunch("demo/faster"), quiz("demo/before"), quiz("demo/steps"), quiz("demo/grows"), quiz("demo/bytes"),
             quiz("demo/order"), verdict("demo/claim"), forecast("demo/time", answer=0.48), standing("demo"),
-            stepper("demo/ring", "Ring", 4, schedule("ring", 4)), catalogue("parts")]
+            stepper("demo/ring", "Ring", 4, schedule("ring", 4)), catalogue("parts"), explorer("demo/cables")]
 
 
 def html(widget):

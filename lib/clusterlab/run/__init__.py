@@ -11,6 +11,7 @@ _NAMES = {  # module: what a lesson takes from it
     "racing": ["race", "ring_ledger"],
     "sockets": ["burst_seconds"],
     "messages": ["exchange"],
+    "uplinks": ["Leaves"],
     "moving": ["send_times", "pipe", "five"],
     "onesided": ["round_trips", "stream", "absent"],
     "composed": ["identities"],
