@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 import torch.distributed as dist
 
-from clusterlab.run import data_parallel, tensor_parallel
+from clusterlab.run import data_parallel, ranks, tensor_parallel
 from clusterlab.run.context_parallel import context
 from clusterlab.run.device import device
 from clusterlab.run.expert_parallel import expert
@@ -19,6 +19,8 @@ from clusterlab.run.pipeline_parallel import SCHEDULES, pipeline
 from clusterlab.run.ranks import launch
 from clusterlab.run.trainer import OneProcess, Task, work
 from clusterlab.transformer import Transformer
+
+ranks.PRELOAD.append(__name__)          # the fork server loads torch's parallelisms once, not every rank of every launch
 
 STRATEGIES = {
     "single": data_parallel.single,
