@@ -102,6 +102,18 @@ def test_recompute_orders_and_broadcasts():
     assert flash == activation_bytes_per_layer(GPT, batch=2, seq=32, recompute="selective")
 
 
+@pytest.mark.parametrize("t", [1, 2, 4])
+def test_gathered_inputs_may_be_kept_whole(t):
+    how = {"batch": 2, "seq": 32, "tensor_parallel": t, "sequence_parallel": True}
+    again, kept = (activation_bytes_per_layer(GPT, **how, keep_gathered=k) for k in (False, True))
+    assert kept - again == 2 * (2 * 2 * 32 * 64) * (1 - 1 / t)          # of attention and of the MLP, in 16 bits
+    assert activation_bytes_per_layer(GPT, **how, recompute="full", keep_gathered=True) == 2 * 2 * 32 * 64 / t
+    plan = Plan(tensor=t, micro_batch=2, global_batch=2, seq=32, recompute="none", zero_stage=0)
+    less, more = (device_memory(GPT, plan, keep_gathered=k, gather_logits=k) for k in (False, True))
+    assert more.activations - less.activations == (4 * 2 + 1) * (2 * 2 * 32 * 64) * (1 - 1 / t)   # and of the head
+    assert more.logits == less.logits * t == 4 * 2 * 32 * 100
+
+
 @pytest.mark.parametrize("bad, word", [({"recompute": "some"}, "recompute"), ({"attention": "fast"}, "attention"),
                                        ({"tensor_parallel": 0}, "tensor_parallel"), ({"batch": 0}, "batch")])
 def test_activation_errors(bad, word):
@@ -239,7 +251,9 @@ def test_parts_of_a_single_device():
     row = 2 * 32 * 64
     assert memory.activations == 4 * layer + row + 4 * row       # layers, embedding mask, inputs of norm and head
     assert memory.logits == 4 * 2 * 32 * 100
-    assert memory.buffers == 0                                    # a running layer needs less than the logits did
+    down = 2 * 64 * 256                                           # the gradients of down's input and of down itself
+    assert memory.buffers == 2 * row + 2 * down - 4 * row - 4 * 2 * 32 * 100
+    assert device_memory(GPT, plan, logit_bytes=40).buffers == 0  # a running layer needs less than such logits did
     assert device_memory(GPT, plan, logit_bytes=10).logits == 10 * 2 * 32 * 100
     assert device_memory(GPT, plan, dropout=False).activations == 4 * (
         activation_bytes_per_layer(GPT, batch=2, seq=32, dropout=False) + row)
@@ -248,27 +262,56 @@ def test_parts_of_a_single_device():
 
 
 def test_buffers_are_what_a_running_layer_needs_beyond_the_logits():
-    shape = dataclasses.replace(LLAMA, vocab=1)
-    layer, tokens = shape.layer_parameters(), 32
-    outer = shape.parameters() - 4 * layer
+    shape, tokens = dataclasses.replace(LLAMA, vocab=1), 32
+    layer, outer = shape.layer_parameters(), shape.parameters() - 4 * shape.layer_parameters()
     none, selective, full = (activation_bytes_per_layer(shape, batch=1, seq=tokens, recompute=r)
                              for r in ("none", "selective", "full"))
     gone = 4 * tokens * 64 + 4 * tokens                   # inputs of final norm and head, and one logit a token
     output, mlp, scores = (2 * tokens * width for width in (64, 96, 8 * tokens))    # gradients, 16 bits
-
-    def buffers(zero_stage, recompute, recipe=MIXED_16):
-        plan = Plan(data=2, global_batch=2, seq=tokens, zero_stage=zero_stage, recompute=recompute)
-        return device_memory(shape, plan, recipe=recipe).buffers
-
     given_back = 4 * mlp + 4 * tokens * 64                # what the MLP had kept, when attention's turn comes
-    assert buffers(1, "none") == output + 2 * mlp - gone
-    assert buffers(1, "selective") == output + none - selective + 2 * scores - given_back - gone
-    assert buffers(1, "full") == output + none - full + max(2 * mlp, 2 * scores - given_back) - gone
-    heavy = Recipe(2, 100, 0, 0)
-    assert buffers(2, "full", heavy) == buffers(1, "full") + 100 * layer - full
-    assert buffers(2, "none") == buffers(1, "none")       # the activations given back outweigh the gradients
+    matrix, matrices, head = 2 * 64 * 96, 3 * 2 * 64 * 96, 2 * (64 + 64)            # gradients of weights, 16 bits
+
+    def buffers(zero_stage, recompute, recipe=MIXED_16, **how):
+        plan = Plan(data=2, global_batch=2, seq=tokens, zero_stage=zero_stage, recompute=recompute)
+        return device_memory(shape, plan, recipe=recipe, **how).buffers
+
+    assert buffers(1, "none") == output + 2 * mlp + matrix - gone
+    assert buffers(1, "selective") == output + max(2 * mlp + matrix, none - selective + scores - given_back) - gone
+    assert buffers(1, "full") == output + none - full + max(2 * mlp + matrix, scores - given_back) - gone
+    bare = {"dropout": False}                             # the softmax's output is not given back between the two
+    kept = activation_bytes_per_layer(shape, batch=1, seq=tokens, **bare)
+    assert buffers(1, "full", **bare) == output + kept - full + max(2 * mlp + matrix, 2 * scores - given_back) - gone
+    heavy = Recipe(2, 100, 0, 0)                          # the layer before is being scattered; this one's wait
+    waits = max(2 * mlp + matrix, matrices - 2 * mlp, scores - given_back + matrices)
+    assert buffers(2, "full", heavy) == output + none - full + waits + 100 * layer - full + head - gone
     assert buffers(3, "none") == buffers(2, "none") + 4 * layer + 2 * outer
     assert device_memory(LLAMA, Plan(micro_batch=2, global_batch=2, seq=tokens), logit_bytes=1e4).buffers == 0
+
+
+def test_few_tokens_leave_the_gradients_alone():
+    """One token: the peak is the end of a layer's backward pass, all its gradients waiting, or the last scatter."""
+    shape = dataclasses.replace(LLAMA, vocab=1)
+    layer, outer = shape.layer_parameters(), shape.parameters() - 4 * shape.layer_parameters()
+    plan = Plan(data=2, global_batch=2, seq=1, zero_stage=2, recompute="full")
+    memory = device_memory(shape, plan, recipe=MIXED_18)
+    least = 2 * layer + 4 * layer + 2 * (64 + 64)         # 16-bit, being scattered in fp32, and the head's
+    assert least < memory.activations + memory.logits + memory.buffers < least * 1.02
+    wide = dataclasses.replace(LLAMA, vocab=10_000)
+    memory = device_memory(wide, plan, recipe=MIXED_18)
+    outer = wide.parameters() - 4 * layer
+    assert memory.activations + memory.logits + memory.buffers == (2 + 4) * outer
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_outer_weights_may_be_given_back_while_the_loss_is_computed(tied):
+    shape = dataclasses.replace(LLAMA, vocab=1000, tied=tied)
+    outer = shape.parameters() - 4 * shape.layer_parameters()
+    plan = Plan(data=4, global_batch=64, micro_batch=16, seq=64, zero_stage=3, recompute="full")
+    kept, given_back = (device_memory(shape, plan, reshard_outer=how, logit_bytes=12) for how in (False, True))
+    assert kept.buffers - given_back.buffers == 2 * outer and kept.buffers == 2 * outer
+    few = dataclasses.replace(plan, micro_batch=1, global_batch=4)      # now gathering again is what takes most
+    more = device_memory(shape, few, reshard_outer=True, logit_bytes=12)
+    assert more.buffers + more.logits >= 2 * 2 * outer + 2 * 64 * 1000
 
 
 def test_stage_out_of_range_and_illegal_plan():
@@ -351,8 +394,9 @@ def test_zero_1_with_tensor_parallelism_divides_gradients_too():
     (8, 4, "none", "flash", 16), (8, 4, "full", "flash", 16), (8, 4, "none", "eager", 16),
 ])
 def test_whole_device_is_within_2_percent_of_the_fsdp_tracker(world, micro_batch, recompute, attention, vocab):
-    """A whole FSDP2 step (16-bit compute, fp32 states) on fake ranks, its allocations followed by torch's tracker."""
-    shape = Transformer(layers=8, hidden=1024, heads=16, ffn=2816, gated=True, vocab=vocab, norm="layer")
+    """A whole FSDP2 step (16-bit compute, fp32 states) on fake ranks, its allocations followed by torch's tracker:
+    three layers, for a first, one between and a last."""
+    shape = Transformer(layers=3, hidden=1024, heads=16, ffn=2816, gated=True, vocab=vocab, norm="layer")
     seq = 1024
     plan = Plan(data=world, global_batch=world * micro_batch, micro_batch=micro_batch, seq=seq, zero_stage=3,
                 recompute=recompute)

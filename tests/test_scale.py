@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch.distributed as dist
-from clusterlab.memory import PURE_16, device_memory
+from clusterlab.memory import FP32, PURE_16, device_memory
 from clusterlab.plan import Plan
 from clusterlab.run.model import Decoder
 from clusterlab.run.scale import device_peak, extend, shard
@@ -115,3 +115,37 @@ def test_peak_of_a_device_is_within_two_percent_of_the_model(name, layers, vocab
     plan = Plan(micro_batch=2, global_batch=2, seq=1024, recompute=recompute, zero_stage=0)
     predicted = device_memory(shape, plan, recipe=PURE_16, attention=attention, dropout=dropout > 0, logit_bytes=12)
     assert predicted.total == pytest.approx(measured, rel=0.02)
+
+
+PEAKS = Transformer(layers=4, hidden=512, heads=8, ffn=1408, gated=True, vocab=2000, norm="layer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("ranks, tensor, batch, seq, changes", [
+    (8, 1, 2, 1024, {}),                        # states, activations and logits in equal parts
+    (64, 1, 1, 128, {}),                        # little but gradients that wait to be scattered
+    (64, 1, 1, 128, {"vocab": 32000}),          # the embedding's and the head's, at the end of the backward pass
+    (64, 1, 1, 512, {"tied": True}),
+    (32, 4, 2, 1024, {}),                       # sequence parallelism within four neighbours
+    (16, 2, 2, 512, {"vocab": 32000}),
+])
+def test_peak_of_a_shard_is_within_two_percent_of_the_model(ranks, tensor, batch, seq, changes, recompute):
+    shape = dataclasses.replace(PEAKS, **changes)
+    measured = shard(shape, ranks, tensor=tensor, batch=batch, seq=seq, recompute=recompute, depths=None).peak
+    plan = Plan(data=ranks // tensor, tensor=tensor, micro_batch=batch, global_batch=batch * ranks // tensor, seq=seq,
+                recompute=recompute, zero_stage=3)
+    dtensor = {"keep_gathered": tensor > 1, "gather_logits": tensor > 1}
+    predicted = device_memory(shape, plan, recipe=FP32, attention="flash", dropout=False, logit_bytes=12,
+                              reshard_outer=True, **dtensor).total
+    assert predicted == pytest.approx(measured, rel=0.02)
+    if tensor > 1:                              # the convention matters: as Megatron-LM does it, another device
+        assert device_memory(shape, plan, recipe=FP32, attention="flash", dropout=False, logit_bytes=12,
+                             reshard_outer=True).total < 0.97 * measured
+
+
+@pytest.mark.slow
+def test_the_flop_counter_does_not_hide_what_checkpointing_saves():
+    """Counted in one pass with the tracker, full recomputation would seem to keep the layers it gives back."""
+    none, full = (shard(PEAKS, 8, batch=2, seq=1024, recompute=mode, depths=None) for mode in ("none", "full"))
+    assert full.flops > none.flops and full.peak < 0.6 * none.peak

@@ -29,6 +29,7 @@ class Stored(NamedTuple):
     split: str            # "tensor": over the tensor-parallel ranks; "sequence": only with sequence parallelism
     pieces: int = 0       # what "tensor" can share out (heads); 0: splits evenly
     core: bool = False    # the part of attention that selective recomputation drops
+    whole: bool = False   # multiplied as a whole: with sequence parallelism gathered first
 
 
 def stored_tensors(model, *, seq, attention="eager", dropout=True):
@@ -54,7 +55,7 @@ def stored_tensors(model, *, seq, attention="eager", dropout=True):
     hidden, query, key = _WIDTH * h, _WIDTH * heads * model.head_dim, _WIDTH * kv * model.head_dim
     scores, visits = heads * seq, model.experts_per_token
     mlp = _WIDTH * model.ffn * visits
-    tensors = [Stored("attention norm input", hidden, "sequence"), Stored("query, key, value input", hidden, "sequence")]
+    tensors = [Stored("attention norm input", hidden, "sequence"), Stored("query, key, value input", hidden, "sequence", whole=True)]
     if model.qk_norm:
         tensors += [Stored("query norm input", query, "tensor", heads), Stored("key norm input", key, "tensor", kv)]
     tensors += [Stored("query", query, "tensor", heads), Stored("key", key, "tensor", kv),
@@ -67,7 +68,7 @@ def stored_tensors(model, *, seq, attention="eager", dropout=True):
     tensors += [Stored("output projection input", query, "tensor", heads)]
     if dropout:
         tensors += [Stored("attention output dropout mask", h, "sequence")]
-    tensors += [Stored("mlp norm input", hidden, "sequence"), Stored("mlp input", hidden, "sequence")]
+    tensors += [Stored("mlp norm input", hidden, "sequence"), Stored("mlp input", hidden, "sequence", whole=True)]
     if model.experts > 1:
         tensors += [Stored("tokens sent to experts", hidden * visits, "sequence")]
     tensors += [Stored("gate", mlp, "tensor"), Stored("activated gate", mlp, "tensor")] if model.gated else []
@@ -80,13 +81,15 @@ def stored_tensors(model, *, seq, attention="eager", dropout=True):
 
 
 def activation_bytes_per_layer(model, *, batch, seq, tensor_parallel=1, sequence_parallel=False, context_parallel=1,
-                               recompute="none", attention="eager", dropout=True):
+                               recompute="none", attention="eager", dropout=True, keep_gathered=False):
     """Bytes that one layer stores on one device for one micro-batch of ``batch`` sequences of ``seq`` tokens.
 
     For a GPT layer, with t = tensor_parallel (Korthikanti et al. 2022, arXiv:2205.05198, table 2):
     s·b·h·(34 + 5·a·s/h) at t = 1; s·b·h·(10 + 24/t + 5·a·s/(h·t)); with sequence parallelism s·b·h/t·(34 + 5·a·s/h);
     without the last term for ``recompute="selective"`` or flash attention; 2·s·b·h for ``"full"``, the layer's input,
     which sequence parallelism has already cut by t. ``context_parallel`` ranks each hold that part of the sequence.
+    What sequence parallelism gathers to multiply it is gathered again in the backward pass (Megatron-LM), or, with
+    ``keep_gathered``, kept whole on every rank (torch's DTensor): 2·2·s·b·h·(1 − 1/t) more.
     All numbers and ``recompute`` may be arrays. Raises ValueError for an unknown recompute or attention.
 
     Where tools differ: Megatron-LM's theoretical_memory_usage.py has 18 + 4·ffn/h, which for a gated MLP counts two
@@ -113,7 +116,7 @@ def activation_bytes_per_layer(model, *, batch, seq, tensor_parallel=1, sequence
     always = core = 0.0
     for tensor in stored_tensors(model, seq=seq, attention=attention, dropout=dropout):
         if tensor.split == "sequence":
-            size = tensor.bytes / shared
+            size = tensor.bytes / np.where(keep_gathered and tensor.whole, 1, shared)
         elif tensor.pieces:
             size = tensor.bytes * np.ceil(tensor.pieces / t) / tensor.pieces
         else:

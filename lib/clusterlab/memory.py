@@ -130,7 +130,8 @@ def in_flight(plan, stage):
     return plain(np.minimum(chunks, plan.micro_batches * v) / v)
 
 
-def device_memory(model, plan, *, recipe=MIXED_16, stage="worst", attention="eager", dropout=True, logit_bytes=4):
+def device_memory(model, plan, *, recipe=MIXED_16, stage="worst", attention="eager", dropout=True, logit_bytes=4,
+                  reshard_outer=False, keep_gathered=False, gather_logits=False):
     """Peak bytes on one device of pipeline stage ``stage`` (0 to p − 1, or the "worst"): an object with .total.
 
     * ``weights``, ``gradients``, ``optimizer``: the stage's layers, with the embedding on the first and norm and head
@@ -141,21 +142,25 @@ def device_memory(model, plan, *, recipe=MIXED_16, stage="worst", attention="eag
       and the inputs of final norm and head.
     * ``logits``: ``logit_bytes`` · tokens of a micro-batch · vocabulary / tensor: 4 for one fp32 copy (Korthikanti et
       al. 2022, arXiv:2205.05198, §4.3); PyTorch's ``cross_entropy(logits.float())`` has fp32 log-softmax and two
-      fp32 gradients at once: 12.
-    * ``buffers``: with ZeRO-3 the gathered weights outside the layers; and what a running layer needs beyond the
-      logits, which are gone by then: gradients of activations, what is recomputed for it, with ZeRO-3 its gathered
-      weights and the next layer's (16 bits), from ZeRO-2 the gradients of the layer before, not yet scattered.
+      fp32 gradients at once: 12. ``gather_logits``: whole on every tensor-parallel rank.
+    * ``buffers``: with ZeRO-3 the gathered weights outside the layers (``reshard_outer``: given back while the loss
+      is computed, torch's ``reshard_after_forward=True`` on the root); and what a running layer needs beyond the
+      logits, which are gone by then: gradients of activations, what is recomputed for it, the gradient of a matrix
+      before it is added, with ZeRO-3 its gathered weights and the next layer's (16 bits). From ZeRO-2 gradients wait
+      whole: 16-bit ones until their layer is done (of embedding and head, until the end), and those of the layer
+      before while they are scattered.
 
-    The framework's context, NCCL's buffers and fragmentation come on top (1 to 5 GB a device). ``attention`` and
-    ``dropout`` as in activation_bytes_per_layer(). Fields of ``plan`` may be arrays; then nothing is checked
-    (``plan.problems(model)``), while a single illegal plan raises ValueError.
+    The framework's context, NCCL's buffers and fragmentation come on top (1 to 5 GB a device). ``attention``,
+    ``dropout`` and ``keep_gathered`` as in activation_bytes_per_layer(); this book's own tensor parallelism, by torch's
+    DTensor, gathers its logits and, with sequence parallelism, keeps what it gathered. Fields of ``plan`` may be
+    arrays; then nothing is checked (``plan.problems(model)``), while a single illegal plan raises ValueError.
 
     >>> from clusterlab.plan import Plan
     >>> from clusterlab.transformer import model
     >>> plan = Plan(tensor=8, pipeline=8, data=8, global_batch=512, seq=2048)
     >>> memory = device_memory(model("gpt-3-175b"), plan, recipe=MIXED_18)
     >>> memory.stage, round(memory.total / 2**30, 1), round(memory.activations / 2**30, 1)
-    (0, 29.7, 9.6)
+    (0, 29.6, 9.6)
     """
     if not plan.shape:
         plan.check(model)
@@ -172,17 +177,19 @@ def device_memory(model, plan, *, recipe=MIXED_16, stage="worst", attention="eag
     kept, whole = (activation_bytes_per_layer(
         model, batch=plan.micro_batch, seq=plan.seq, tensor_parallel=plan.tensor,
         sequence_parallel=plan.sequence_parallel, context_parallel=plan.context, recompute=recompute,
-        attention=attention, dropout=dropout) for recompute in (plan.recompute, "none"))
+        attention=attention, dropout=dropout, keep_gathered=keep_gathered) for recompute in (plan.recompute, "none"))
+    how = kept, whole, attention, dropout, logit_bytes, reshard_outer, keep_gathered, gather_logits
     shape = np.broadcast_shapes(plan.shape, *(np.shape(s) for s in stages))
-    table = np.array([[np.broadcast_to(part, shape) for part in
-                       _stage_parts(model, plan, recipe, s, kept, whole, attention, dropout, logit_bytes)] for s in stages])
+    table = np.array([[np.broadcast_to(part, shape) for part in _stage_parts(model, plan, recipe, s, *how)]
+                      for s in stages])
     worst = np.argmax(table.sum(axis=1), axis=0)
     parts = np.take_along_axis(table, worst[None, None], axis=0)[0]
     number = np.take_along_axis(np.array([np.broadcast_to(s, shape) for s in stages]), worst[None], axis=0)[0]
     return Memory(*map(plain, parts), stage=plain(number))
 
 
-def _stage_parts(model, plan, recipe, stage, kept, whole, attention, dropout, logit_bytes):
+def _stage_parts(model, plan, recipe, stage, kept, whole, attention, dropout, logit_bytes, reshard_outer, keep_gathered,
+                 gather_logits):
     """The parts of Memory on one stage; `kept` bytes of a layer's activations out of `whole`."""
     t, zero = np.asarray(plan.tensor), np.asarray(plan.zero_stage)
     first, last = np.equal(stage, 0), np.equal(stage, np.subtract(plan.pipeline, 1))
@@ -196,21 +203,43 @@ def _stage_parts(model, plan, recipe, stage, kept, whole, attention, dropout, lo
                                     _states(layers * routed, recipe, zero, ranks / np.asarray(plan.expert)))]
 
     tokens = np.multiply(plan.micro_batch, plan.seq) / np.asarray(plan.context)
-    row = tokens * model.hidden / np.where(plan.sequence_parallel, t, 1)
+    stream = tokens * model.hidden
+    row = stream / np.where(plan.sequence_parallel, t, 1)
+    inputs = 2 * row + 2 * np.where(keep_gathered, stream, row)         # of a norm and of the matrices behind it
     activations = in_flight(plan, stage) * (layers * kept + first * dropout * row)
-    head = last * 4 * row                       # the inputs of final norm and head
-    logits = last * logit_bytes * tokens * np.ceil(model.vocab / t)
-    # the layer that runs backward: its MLP first, then, with the MLP's tensors given back, its attention
+    head = last * inputs
+    words = tokens * np.ceil(model.vocab / np.where(gather_logits, 1, t))
+    logits = last * logit_bytes * words
+    waiting = 2 * np.greater_equal(zero, 2)     # bytes a parameter of 16-bit gradients that are not scattered yet
+    layer, gathered = dense + routed, (zero >= 3) * 2 * outer
+    running = 2 * stream + _running_layer(model, plan, kept, whole, inputs, waiting * layer, attention, dropout)
+    running = running + np.maximum((zero >= 2) * recipe.gradient * layer - kept, 0) + (zero >= 3) * 2 * 2 * layer
+    head_gradient = waiting * last * (_held(after, t)[0] + (_held(before[:1], t)[0] if model.tied else 0))
+    moments = [gathered * (not reshard_outer),                                          # the loss, beside the logits
+               gathered * 2 + last * 2 * words - logits,                                # gathered again, behind it
+               gathered + running + head_gradient - head - logits,
+               (waiting + (zero >= 2) * recipe.gradient) * outer - activations - head - logits]     # the last scatter
+    buffers = np.maximum(np.max(np.broadcast_arrays(*moments[2:]), axis=0),
+                         np.maximum(moments[0], moments[1] * reshard_outer))
+    return [*states, activations + head, logits, buffers]
+
+
+def _running_layer(model, plan, kept, whole, inputs, waiting, attention, dropout):
+    """What a layer needs while it runs backward, beyond what all layers keep and the gradient of its output: its MLP
+    first, then, with the MLP's tensors given back, its attention, and at last its gradients alone, `waiting` bytes."""
+    t, tokens = np.asarray(plan.tensor), np.multiply(plan.micro_batch, plan.seq) / np.asarray(plan.context)
+    weights = model.layer_weights()
+    in_mlp = sum(_held([w for w in weights if w.name in ("gate", "up", "down")], t, plan.expert)) / sum(
+        _held(weights, t, plan.expert))
+    largest = 2 * np.max([np.broadcast_to(w.size * np.ceil(w.pieces / t) / w.pieces, np.shape(t))
+                          for w in weights if w.matmul], axis=0)
     recomputed = whole - kept
     matrices = 2 * tokens * model.ffn * model.experts_per_token / t * (2 if model.gated else 1)     # in 16 bits
-    scores = 2 * tokens * model.heads * plan.seq / t * (attention == "eager")
-    mlp = np.where(np.equal(plan.recompute, "full"), recomputed, 0) + matrices
-    core = recomputed + 2 * scores - 2 * matrices - 4 * row
-    running = 2 * row + np.maximum(mlp, core)
-    running = running + np.maximum((zero >= 2) * recipe.gradient * (dense + routed) - kept, 0)
-    running = running + (zero >= 3) * 2 * 2 * (dense + routed)
-    buffers = (zero >= 3) * 2 * outer + np.maximum(running - head - logits, 0)
-    return [*states, activations + head, logits, buffers]
+    scores = 2 * tokens * model.heads * plan.seq / t * (attention == "eager") * (1 if dropout else 2)
+    mlp = np.where(np.equal(plan.recompute, "full"), recomputed, 0) + np.maximum(
+        matrices + largest, waiting * in_mlp - matrices)
+    core = recomputed + scores - 2 * matrices - inputs + waiting * in_mlp
+    return np.maximum(np.maximum(mlp, core), waiting - kept)
 
 
 def largest_micro_batch(model, plan, accelerator, *, recipe=MIXED_16, **conventions):
@@ -224,7 +253,7 @@ def largest_micro_batch(model, plan, accelerator, *, recipe=MIXED_16, **conventi
     >>> from clusterlab.transformer import model
     >>> plan = Plan(tensor=8, data=8, global_batch=512, seq=4096)
     >>> largest_micro_batch(model("llama-2-13b"), plan, accelerator("H100 SXM"))
-    8
+    16
     """
     whole = plan.global_batch // plan.data
     if np.ndim(whole) or plan.global_batch % plan.data:

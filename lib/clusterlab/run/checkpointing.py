@@ -13,6 +13,7 @@ from functools import partial
 
 from clusterlab.run.background import Background
 from clusterlab.run.checkpoint import checkpoints, load, save
+from clusterlab.run.compared import Compared
 from clusterlab.run.job import Job, Training, undisturbed_losses
 from clusterlab.run.peers import Peers
 from clusterlab.run.ranks import launch
@@ -29,16 +30,11 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Compared):
     """Losses of a run over several numbers of ranks, beside those of one that kept the first number."""
 
     losses: list
     reference: list
-
-    @property
-    def deviation(self):
-        """Largest relative difference of a loss."""
-        return max(abs(a - b) / b for a, b in zip(self.losses, self.reference, strict=True))
 
 
 def costs(world_size=4, *, job=None, repeats=3, timeout=120):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 import torch.distributed as dist
 
 from clusterlab.run import data_parallel, ranks, tensor_parallel
+from clusterlab.run.compared import Compared
 from clusterlab.run.context_parallel import context
 from clusterlab.run.device import device
 from clusterlab.run.expert_parallel import expert
@@ -67,7 +68,7 @@ def strategies():
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Compared):
     """What a run did. Lists go over ranks; `calls` are those of the last step (the first ones also set things up)."""
 
     strategy: str
@@ -85,16 +86,6 @@ class Result:
     def why(self):
         """Why the losses differ from those of a single process, if they do."""
         return next(reason for names, reason in WHY.items() if self.strategy in names.split())
-
-    @property
-    def bitwise(self):
-        """Whether every loss has the very bits of the single process."""
-        return self.losses == self.reference
-
-    @property
-    def deviation(self):
-        """Largest relative difference of a loss from that of the single process."""
-        return max(abs(a - b) / b for a, b in zip(self.losses, self.reference, strict=True))
 
     def counts(self, rank=0):
         """{kind of collective: how many} of one step."""

@@ -37,7 +37,7 @@ class Sharded:
     weights: int
     gradients: int
     optimizer: int
-    peak: int               # of everything on the device, as torch's tracker sees it
+    peak: int               # of everything on the device, by torch's tracker; gradients stay from step to step
     flops: int
     calls: dict             # {kind of collective: how many}
     sizes: dict             # {kind: bytes of the whole arrays}
@@ -50,12 +50,14 @@ def shard(model, world_size, *, tensor=1, batch=1, seq=4096, keep=False, recompu
     """What one of `world_size` ranks holds and does in a step of `model`, a name or a `Transformer`.
 
     FSDP over world_size/tensor ranks, tensor parallelism (with sequence parallelism) within `tensor` neighbours.
-    `keep` gathers weights once a step and not twice (`reshard_after_forward=False`). `precision`: "mixed" shards FP32,
-    gathers BF16 and reduces gradients in FP32; "fp32" or "bf16" is that throughout. Models of two `depths` are built
-    and extended linearly to all layers, which is exact; `depths=None` builds all of them.
+    `keep` gathers weights once a step and not twice (`reshard_after_forward=False`); else all are given back after the
+    forward pass, those outside the layers too (`memory.device_memory(…, reshard_outer=True)`). `precision`: "mixed"
+    shards FP32, gathers BF16 and reduces gradients in FP32; "fp32" or "bf16" is that throughout. Models of two
+    `depths` are built and extended linearly to all layers, which is exact; `depths=None` builds all of them.
 
-    Each weight is cut by rows and padded, so that all ranks allocate alike, if only the first fill it. Runs in a child process, because a process
-    holds one process group. Raises ValueError for what cannot be divided, RuntimeError inside a rank.
+    Each weight is cut by rows and padded, so that all ranks allocate alike, if only the first fill it. Runs in a child
+    process, because a process holds one process group. Raises ValueError for what cannot be divided, RuntimeError
+    inside a rank.
     """
     if dist.is_initialized() or "RANK" in os.environ:
         raise RuntimeError("shard() makes a process group of its own: call it where there is none, not inside a rank")
@@ -142,14 +144,20 @@ def measure(shape, mesh, options):
         tokens = torch.zeros(options["batch"], options["seq"], dtype=torch.long)
         tracker = FSDPMemTracker(model, optimizer)
         tracker.track_inputs((tokens,))
-        for step in range(2):                                       # the first also makes the optimizer's states
-            with tracker, FlopCounterMode(display=False, custom_mapping=ATTENTION_FLOPS) as flops, Traffic() as traffic:
-                token_losses(model(tokens), tokens).backward()
-                gradients = storage_bytes(p.grad for p in model.parameters())
-                optimizer.step()
-                optimizer.zero_grad()
-            if step == 0:
-                tracker.reset_mod_stats()
+
+        def step():
+            token_losses(model(tokens), tokens).backward()
+            optimizer.step()
+
+        with tracker:
+            step()                                                  # also makes the optimizer's states
+            tracker.reset_mod_stats()
+            step()                                                  # gradients stay, as if they were accumulated
+        gradients = storage_bytes(p.grad for p in model.parameters())
+        optimizer.zero_grad()
+        # on its own: the counter holds on to tensors that checkpointing gives back, and the tracker would see them
+        with FlopCounterMode(display=False, custom_mapping=ATTENTION_FLOPS) as flops, Traffic() as traffic:
+            step()
     calls, sizes = Counter(), Counter()
     for call in traffic.calls:
         calls[call.kind] += 1

@@ -8,8 +8,9 @@ A layer makes two all-reduces forward (after out, after down) and two backward (
 all-gather. *Sequence* parallelism splits the stretch between them along the sequence: each all-reduce becomes an
 all-gather and a reduce-scatter, the same bytes, and the norms' activations are divided too.
 
-Two things differ from Megatron-LM, which the formulas follow: here the gathered input of each matrix is kept for the
-backward pass (Megatron keeps its slice and gathers again), and the logits are gathered before the loss.
+Two things differ from Megatron-LM, which the formulas follow unless told otherwise: here the gathered input of each
+matrix is kept for the backward pass (Megatron keeps its slice and gathers again), and the logits are gathered before
+the loss: `memory.device_memory(…, keep_gathered=True, gather_logits=True)`.
 
 Sources: Shoeybi et al. arXiv:1909.08053 §3, Korthikanti et al. arXiv:2205.05198 §4.2.
 """

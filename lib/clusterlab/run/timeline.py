@@ -4,6 +4,7 @@ import statistics
 from dataclasses import dataclass
 
 from clusterlab import reliability
+from clusterlab.run.compared import Compared
 
 SEEN = {"kill": "killed", "lose": "killed", "freeze": "frozen", "slow": "slow", "corrupt": "corrupt"}
 PARTS = ("useful", "checkpoint", "detect", "restart", "recompute", "degrade")
@@ -30,7 +31,7 @@ class Incident:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Compared):
     """A disturbed run. `events`: (seconds, start, kind, …), on one clock; `worlds`: ranks of each start; `reference`:
     losses of the undisturbed run, or None."""
 
@@ -73,16 +74,6 @@ class Timeline:
         """(start, rank) of faults after which nothing was noticed."""
         seen = {i.start for i in self.incidents}
         return [(event[1], event[3]) for event in self.events if event[2] in ("fault", "flaw") and event[1] not in seen]
-
-    @property
-    def bitwise(self):
-        """Whether every loss has the very bits of the undisturbed run."""
-        return self.losses == self.reference
-
-    @property
-    def deviation(self):
-        """Largest relative difference of a loss from that of the undisturbed run."""
-        return max(abs(a - b) / b for a, b in zip(self.losses, self.reference, strict=True))
 
     def seconds(self):
         """{part of the wall time: seconds}; they add up to `wall`. The clock runs from the first ready rank to the end.
