@@ -302,6 +302,41 @@ def test_few_tokens_leave_the_gradients_alone():
     assert memory.activations + memory.logits + memory.buffers == (2 + 4) * outer
 
 
+@pytest.mark.parametrize("tokens, zero_stage, recompute, dropout, binds", [
+    (32, 1, "none", True, "first matrix"), (16, 2, "full", True, "last matrix"), (256, 1, "selective", True, "scores"),
+    (256, 1, "selective", False, "scores"), (256, 2, "none", False, "scores"), (1, 2, "none", True, "end"),
+])
+def test_each_moment_of_a_layers_backward_pass_can_be_the_peak(tokens, zero_stage, recompute, dropout, binds):
+    """By hand: what is there beside the kept tensors, when down, then up and gate, then the scores have a gradient."""
+    shape = dataclasses.replace(LLAMA, vocab=1)
+    layer = shape.layer_parameters()
+    whole, kept = (activation_bytes_per_layer(shape, batch=1, seq=tokens, dropout=dropout, recompute=r)
+                   for r in ("none", recompute))
+    wait = 2 * layer if zero_stage == 2 else 0                           # 16-bit gradients wait for their layer's end
+    mlp_wait = 2 * 3 * 64 * 96 if zero_stage == 2 else 0
+    width, scores = 2 * tokens * 96, 2 * tokens * 8 * tokens             # bytes of an MLP's inner tensor, of scores
+    again = whole - kept if recompute == "full" else 0
+    moments = {
+        "first matrix": again + 2 * width + 2 * 64 * 96,                 # gate's and up's outputs, and down itself
+        "last matrix": again - 4 * width + 2 * width + mlp_wait,         # four inner tensors are given back
+        "scores": whole - kept - 4 * width - 2 * 2 * tokens * 64 + mlp_wait + (1 if dropout else 2) * scores,
+        "end": wait - kept,
+    }
+    assert max(moments, key=moments.get) == binds
+    before = max(2 * layer - kept, 0) if zero_stage == 2 else 0          # the layer before, being scattered
+    expected = 2 * tokens * 64 + moments[binds] + before + (2 * 2 * 64 if zero_stage == 2 else 0)
+    plan = Plan(data=2, global_batch=2, seq=tokens, zero_stage=zero_stage, recompute=recompute)
+    memory = device_memory(shape, plan, dropout=dropout)
+    assert memory.buffers == expected - 4 * tokens * 64 - memory.logits
+
+
+def test_sequence_parallelism_gathers_the_gradient_of_a_layers_output():
+    plan = Plan(tensor=4, micro_batch=2, global_batch=2, seq=32, recompute="none")
+    memory = device_memory(dataclasses.replace(GPT, vocab=1), plan)
+    rows, inner = 2 * 32 * 64, 2 * 32 * 256
+    assert memory.buffers == 2 * rows + 2 * inner / 4 + 2 * 64 * 256 / 4 - 4 * rows / 4 - 4 * 2 * 32
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_outer_weights_may_be_given_back_while_the_loss_is_computed(tied):
     shape = dataclasses.replace(LLAMA, vocab=1000, tied=tied)
@@ -309,9 +344,13 @@ def test_outer_weights_may_be_given_back_while_the_loss_is_computed(tied):
     plan = Plan(data=4, global_batch=64, micro_batch=16, seq=64, zero_stage=3, recompute="full")
     kept, given_back = (device_memory(shape, plan, reshard_outer=how, logit_bytes=12) for how in (False, True))
     assert kept.buffers - given_back.buffers == 2 * outer and kept.buffers == 2 * outer
-    few = dataclasses.replace(plan, micro_batch=1, global_batch=4)      # now gathering again is what takes most
-    more = device_memory(shape, few, reshard_outer=True, logit_bytes=12)
-    assert more.buffers + more.logits >= 2 * 2 * outer + 2 * 64 * 1000
+
+
+def test_gathering_outer_weights_again_can_be_the_peak():
+    """Few tokens, many words: the buffer of the gather, the weights out of it, and 16-bit gradients of the logits."""
+    plan = Plan(data=4, global_batch=4, seq=8, zero_stage=3, recompute="full")
+    memory = device_memory(dataclasses.replace(LLAMA, vocab=10_000), plan, reshard_outer=True, logit_bytes=12)
+    assert memory.buffers + memory.logits == 2 * 2 * (2 * 10_000 + 1) * 64 + 2 * 8 * 10_000
 
 
 def test_stage_out_of_range_and_illegal_plan():

@@ -232,7 +232,7 @@ def _running_layer(model, plan, kept, whole, inputs, waiting, attention, dropout
     in_mlp = sum(_held([w for w in weights if w.name in ("gate", "up", "down")], t, plan.expert)) / sum(
         _held(weights, t, plan.expert))
     largest = 2 * np.max([np.broadcast_to(w.size * np.ceil(w.pieces / t) / w.pieces, np.shape(t))
-                          for w in weights if w.matmul], axis=0)
+                          for w in weights], axis=0)
     recomputed = whole - kept
     matrices = 2 * tokens * model.ffn * model.experts_per_token / t * (2 if model.gated else 1)     # in 16 bits
     scores = 2 * tokens * model.heads * plan.seq / t * (attention == "eager") * (1 if dropout else 2)
