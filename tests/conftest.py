@@ -3,6 +3,7 @@
 import functools
 import http.server
 import importlib.resources
+import json
 import os
 import signal
 import subprocess
@@ -136,12 +137,13 @@ def open_page(browser, built, request):
 
 @pytest.fixture(scope="session")
 def axe():
-    """axe(page) -> its serious and critical accessibility findings, one entry a rule."""
+    """axe(page, context, rules) -> its serious and critical accessibility findings, one entry a rule."""
     script = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
 
-    def run(page, context="document"):
+    def run(page, context="document", rules=()):
         page.evaluate(script)
-        found = page.evaluate(f"axe.run({context}).then((result) => result.violations)")
+        options = json.dumps({"resultTypes": ["violations"]} | ({"runOnly": rules} if rules else {}))
+        found = page.evaluate(f"axe.run({context}, {options}).then((result) => result.violations)")
         return [f"{v['impact']} {v['id']}, {len(v['nodes'])} times, first {v['nodes'][0]['target']}: "
                 f"{v['nodes'][0]['failureSummary']}" for v in found if v["impact"] in ("serious", "critical")]
 

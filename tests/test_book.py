@@ -188,6 +188,7 @@ def test_pages_open_without_request_or_error(pages, open_page, scheme):
         page.wait_for_timeout(300)
         if page.errors or page.outside:
             found[name] = page.errors + page.outside
+        page.close()
     assert found == {}
 
 
@@ -200,6 +201,7 @@ def test_no_page_scrolls_sideways_on_a_narrow_screen(pages, open_page):
         width = page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
         if width > 360:
             wide[name] = width
+        page.close()
     assert wide == {}
 
 
@@ -210,7 +212,9 @@ def test_pages_are_accessible(pages, open_page, axe, dark):
     for name in lessons(pages):
         page = open_page(name, dark=dark)
         page.wait_for_timeout(300)
-        found += [f"{name}: {finding}" for finding in axe(page)]
+        # only colours change in the dark
+        found += [f"{name}: {finding}" for finding in axe(page, rules=["color-contrast"] if dark else ())]
+        page.close()
     assert not found, "\n".join(found)
 
 
