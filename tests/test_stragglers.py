@@ -1,9 +1,11 @@
 """Delays that are known beforehand, against the clock; and what each kind of checkpoint leaves behind."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from clusterlab.extremes import expected_max
-from clusterlab.run import delayed_steps, save_while_training
+from clusterlab.run import delayed_steps, launch, save_while_training, stragglers
 from clusterlab.run.saving import KINDS, SHAPE
 
 
@@ -12,6 +14,18 @@ def test_everybody_waits_for_the_slow_rank():
     assert slow.fastest >= 0.2 + 18 * 0.001
     assert slow.alone == pytest.approx(even.alone + 0.2 / 3)        # had they not waited
     assert slow.step > even.fastest + 0.1
+    assert slow.drawn == pytest.approx(0.2 + 0.001) and slow.apart < slow.drawn / 2
+
+
+def test_clocks_of_ranks_that_do_not_wait_are_as_far_apart_as_their_delays(monkeypatch):
+    """Each rank trains alone, in a world of one; a check on the clocks that this passes would prove nothing."""
+    def alone(fn, ranks, job, delays, timeout):
+        return [launch(fn, 1, replace(job, batch=job.batch // ranks, micro_batch=job.batch // ranks), delays[:, [rank]])[0]
+                for rank in range(ranks)]
+
+    monkeypatch.setattr(stragglers, "launch", alone)
+    run = delayed_steps(2, slow={1: 0.2}, steps=3, pace=0.001)
+    assert run.drawn == pytest.approx(0.2) and run.apart > run.drawn / 2
 
 
 def test_the_draw_of_jitter_comes_from_the_expected_maximum():

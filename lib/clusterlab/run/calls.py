@@ -3,7 +3,7 @@ import torch
 import torch.distributed as dist
 
 from . import allreduce
-from .links import Paced, timed
+from .links import paced, timed
 from .moving import ELEMENT
 from .ranks import launch
 
@@ -20,9 +20,7 @@ def in_calls(ranks: int, size: float, counts, link=None, *, repeats: int = 1) ->
     elements = int(size) // ELEMENT
     if size != ELEMENT * elements or any(not 1 <= count <= elements for count in counts):
         raise ValueError(f"size={size}, counts={counts}: want whole float32 elements, and 1 to that many calls")
-    if link is not None and not isinstance(link, Paced):
-        link = Paced(bandwidth=link.bandwidth, latency=link.latency)
-    return launch(_calls, ranks, elements, list(counts), repeats, link=link)[0]
+    return launch(_calls, ranks, elements, list(counts), repeats, link=paced(link))[0]
 
 
 def _calls(elements, counts, repeats):

@@ -103,6 +103,18 @@ class Paced:
         _pacer = _Pacer(self, os.path.join(root, "ports"), rank, ranks)
 
 
+def paced(link):
+    """What `launch` paces ports by: a link of the mathematics becomes a `Paced`; a `Paced`, and None, stay as they are.
+
+    >>> from clusterlab.hardware import Link
+    >>> paced(Link("slow", per_link=50e6, latency=1e-3)).seconds(1_000_000)
+    0.021
+    """
+    if link is None or isinstance(link, Paced):
+        return link
+    return Paced(bandwidth=link.bandwidth, latency=link.latency)
+
+
 def _slots(ranks: int) -> dict:
     """Where each possible port keeps the time at which it is free again."""
     names = [(kind, r) for kind in ("out", "in") for r in range(ranks)]

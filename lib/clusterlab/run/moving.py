@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from . import allreduce
 from .device import device, synchronize
-from .links import Paced, counted, step, timed
+from .links import counted, paced, step, timed
 from .ranks import launch
 
 ELEMENT = 4                                    # float32
@@ -53,9 +53,7 @@ def pipe(ranks: int, size: float, chunks, link, *, repeats: int = 1) -> dict:
     elements = int(size) // ELEMENT
     if size != ELEMENT * elements or any(not 1 <= c <= elements for c in chunks):
         raise ValueError(f"size={size}, chunks={chunks}: want whole float32 elements, and 1 to that many pieces")
-    if link is not None and not isinstance(link, Paced):
-        link = Paced(bandwidth=link.bandwidth, latency=link.latency)
-    return launch(_pipes, ranks, elements, list(chunks), repeats, link=link)[0]
+    return launch(_pipes, ranks, elements, list(chunks), repeats, link=paced(link))[0]
 
 
 def _pipes(elements, chunks, repeats):

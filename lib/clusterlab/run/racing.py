@@ -10,7 +10,7 @@ import torch.distributed as dist
 from clusterlab.collectives import all_reduce_seconds
 
 from . import allreduce
-from .links import Paced, counted, timed
+from .links import counted, paced, timed
 from .ranks import launch
 
 ELEMENT = 4                                    # float32
@@ -41,8 +41,7 @@ def race(algorithms, ranks: int, size: float, link=None, *, repeats: int = 1) ->
     unknown = [name for name in algorithms if name not in (*allreduce.ALGORITHMS, "hierarchical")]
     if unknown:
         raise LookupError(f"algorithms {unknown}: known are {', '.join(allreduce.ALGORITHMS)}, hierarchical")
-    if link is not None and not isinstance(link, Paced):
-        link = Paced(bandwidth=link.bandwidth, latency=link.latency)
+    link = paced(link)
     nodes = link.nodes if link else 1
     laps = launch(_laps, ranks, list(algorithms), int(size) // ELEMENT, repeats, nodes, link=link)
     return {name: Lap(seconds=laps[0][name][0], bytes=max(lap[name][1] for lap in laps), steps=laps[0][name][2],

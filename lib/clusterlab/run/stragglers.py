@@ -27,6 +27,8 @@ class Delayed:
     alone: float        # pace and delay of the average rank: what a step would take if nobody waited
     slowest: float      # pace and delay of the slowest rank of each step, as drawn
     fastest: float      # the fastest step, by the rank that took longest: a busy machine only adds time
+    apart: float        # longest less shortest clock of a step, over the ranks
+    drawn: float        # the same of pace and delay: how far apart the clocks would be if nobody waited
 
     @property
     def over(self):
@@ -59,7 +61,8 @@ def delayed_steps(world_size, *, jitter=0.0, slow=None, steps=20, pace=JOB.pace,
     shares = np.array([len(part) for part in np.array_split(np.arange(job.batch), world_size)])
     asked = delays + job.pace * shares
     seconds = np.array(launch(_train, world_size, job, delays, timeout=timeout))
-    means = seconds.mean(), asked.mean(), asked.max(axis=1).mean(), seconds.max(axis=0).min()
+    means = (seconds.mean(), asked.mean(), asked.max(axis=1).mean(), seconds.max(axis=0).min(),
+             np.ptp(seconds, axis=0).mean(), np.ptp(asked, axis=1).mean())
     return Delayed(*map(float, means))
 
 
