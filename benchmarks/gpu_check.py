@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+from clusterlab import recorded
 from clusterlab.run import copy_probe, formats, matmul_probe, memory_probe, parallel, probes, timing
 from clusterlab.run.device import accelerators, device
 from clusterlab.run.ranks import launch
@@ -143,9 +144,9 @@ def datasheet_ratios(record):
 
 def numerics(record):
     """Rows of the formats that differ from the CPU's."""
-    cpu = {probes._check(row) + row.get("format", ""): row for row in formats.formats(torch.device("cpu"))}
+    cpu = {recorded.check(row) + row.get("format", ""): row for row in formats.formats(torch.device("cpu"))}
     for row in record["probes"]["formats"]:
-        other = cpu[probes._check(row) + row.get("format", "")]
+        other = cpu[recorded.check(row) + row.get("format", "")]
         different = [key for key in row if row[key] != other.get(key)]
         if different:
             say(f"{row['what']} {row.get('format', '')}: " + ", ".join(
@@ -203,7 +204,7 @@ def main():
     attempt("clocks", clocks, where)
     attempt("launch", lambda: say(f"launch: {launch(lambda: torch.ones(2, device=device()).sum().item(), accelerators())}"))
     attempt("parallelisms", parallelisms, BEGAN + 60 * options.minutes - 60)
-    left = probes.never_run(options.where).get(kind(where), {})
+    left = recorded.never_run(options.where).get(kind(where), {})
     say(f"not run on {kind(where)} yet: {left or 'nothing'}")
 
 

@@ -142,8 +142,9 @@ def axe():
 
     def run(page, context="document", rules=()):
         page.evaluate(script)
-        options = json.dumps({"resultTypes": ["violations"]} | ({"runOnly": rules} if rules else {}))
-        found = page.evaluate(f"axe.run({context}, {options}).then((result) => result.violations)")
+        options = {"resultTypes": ["violations"]} | ({"runOnly": rules} if rules else {})
+        context = context if isinstance(context, str) else json.dumps(context)
+        found = page.evaluate(f"axe.run({context}, {json.dumps(options)}).then((result) => result.violations)")
         return [f"{v['impact']} {v['id']}, {len(v['nodes'])} times, first {v['nodes'][0]['target']}: "
                 f"{v['nodes'][0]['failureSummary']}" for v in found if v["impact"] in ("serious", "critical")]
 

@@ -29,7 +29,7 @@ def test_defaults_are_one_device():
     ({"data": 3}, "global_batch.*data=3"), ({"micro_batch": 16}, "micro_batch=16"), ({"expert": 3}, "expert=3"),
     ({"seq": 60}, "seq=60"), ({"pipeline": 1, "virtual": 2}, "virtual=2"),
     ({"pipeline": 3, "global_batch": 32}, "micro-batches.*pipeline=3"),
-    ({"tensor": 0}, "tensor"), ({"tensor": 1.5}, "tensor"), ({"pipeline": "2"}, "pipeline"),
+    ({"tensor": 0}, "tensor"), ({"tensor": 1.5}, "tensor=1.5: a positive integer"), ({"pipeline": "2"}, "pipeline"),
     ({"recompute": "all"}, "selective"), ({"zero_stage": 4}, "zero_stage"), ({"micro_batch": -1}, "micro_batch"),
 ])
 def test_an_illegal_plan_is_an_error(change, words):
@@ -49,6 +49,28 @@ def test_what_the_shape_does_not_allow(change, words):
     plan = Plan(**GOOD | of_plan)
     with pytest.raises(ValueError, match=words):
         plan.check(shape)
+
+
+def test_a_rule_broken_is_named_with_all_it_speaks_of():
+    def said(shape=None, **fields):
+        with pytest.raises(ValueError) as error:
+            Plan(**GOOD | fields).check(shape)
+        return str(error.value)
+
+    assert said(data=3) == "global_batch not divisible by data × micro_batch: data=3, micro_batch=2, global_batch=32"
+    assert said(expert=3) == "data × context not divisible by expert: data=4, context=2, expert=3"
+    assert said(seq=60) == "seq not divisible by context × tensor: tensor=4, context=2, seq=60"
+    assert said(pipeline=1) == "virtual > 1 without a pipeline: pipeline=1, virtual=2"
+    assert said(pipeline=3) == "micro-batches not divisible by pipeline, interleaved: pipeline=3, micro_batch=2"
+    odd = dataclasses.replace(SHAPE, heads=20, kv_heads=10, head_dim=4)
+    assert said(odd) == "kv_heads and tensor do not divide: tensor=4, kv_heads=10"
+    assert said(SHAPE, expert=8) == "experts not divisible by expert: expert=8, experts=4"
+
+
+def test_without_sequence_parallelism_only_context_cuts_the_sequence():
+    Plan(tensor=2, context=3, sequence_parallel=False, global_batch=1, seq=9)
+    with pytest.raises(ValueError, match="seq=9"):
+        Plan(tensor=2, context=3, global_batch=1, seq=9)
 
 
 def test_more_tensor_ranks_than_key_heads_is_legal():

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from clusterlab import recorded
 from clusterlab.run import (
     collective_probe,
     copy_probe,
@@ -333,7 +334,7 @@ def record():
 
 def test_on_a_cpu_everything_else_is_measured(record):
     """A row that is skipped for a mistake of ours, not of the device, would otherwise go unseen."""
-    skipped = {probes._check(row) for rows in record["probes"].values() for row in rows if "skipped" in row}
+    skipped = {recorded.check(row) for rows in record["probes"].values() for row in rows if "skipped" in row}
     assert skipped - {"matmul fp8"} == {"matmul tf32", "matmul fp16", "host copies", "peer"}    # fp8: since torch 2.8
     assert isinstance(record["roofline"], list)
 
@@ -383,38 +384,38 @@ def test_another_machines_file_is_never_written_over(record, tmp_path):
     (tmp_path / "foreign.json").write_text('{"what": "something else"}')
     with pytest.raises(FileExistsError):
         probes.store(record, name="foreign", where=tmp_path)
-    assert "foreign" not in probes.measurements(tmp_path)
+    assert "foreign" not in recorded.measurements(tmp_path)
 
 
 def test_never_run_is_what_no_full_record_shows(record, tmp_path):
-    everything = probes.never_run(tmp_path)
+    everything = recorded.never_run(tmp_path)
     assert set(everything) == {"cpu", "cuda", "rocm", "xpu", "mps"}
     assert "peer" in everything["cuda"]["copies"] and "peer" not in everything["mps"]["copies"]
     probes.store(record, name="quick", where=tmp_path)
-    assert probes.never_run(tmp_path) == everything                 # a quick run proves nothing
+    assert recorded.never_run(tmp_path) == everything                 # a quick run proves nothing
     probes.store(record | {"quick": False}, name="full", where=tmp_path)
-    left = probes.never_run(tmp_path)
+    left = recorded.never_run(tmp_path)
     assert {kind: left[kind] for kind in left if kind != "cpu"} == {k: v for k, v in everything.items() if k != "cpu"}
-    skipped = {probes._check(row) for rows in record["probes"].values() for row in rows if "skipped" in row}
+    skipped = {recorded.check(row) for rows in record["probes"].values() for row in rows if "skipped" in row}
     assert {check for checks in left.get("cpu", {}).values() for check in checks} <= skipped
     probes.store(record | {"quick": False, "kind": "cuda", "device": "x"}, name="gpu", where=tmp_path)
-    left = probes.never_run(tmp_path)["cuda"]
+    left = recorded.never_run(tmp_path)["cuda"]
     assert "memory" not in left and left["matmul"][:1] == ["matmul tf32"] and "peer" in left["copies"]
 
 
 def test_the_stored_records_are_whole_and_leave_nothing_of_the_cpu():
-    stored = probes.measurements()
+    stored = recorded.measurements()
     assert stored and not any(record["quick"] for record in stored.values())
     for name, record in stored.items():
         assert name.startswith(probes.name_of(record)) and set(record["probes"]) == set(probes.PROBES)
         for row in (row for rows in record["probes"].values() for row in rows if "rate" in row):
             assert row["rate"] == pytest.approx(row.get("flops", row["bytes"]) / row["median"], rel=2e-3)
-    assert "cpu" not in probes.never_run()
+    assert "cpu" not in recorded.never_run()
 
 
 def test_every_check_is_one_that_a_probe_can_show(record):
-    shown = {probe: {probes._check(row) for row in rows} for probe, rows in record["probes"].items()}
-    for probe, checks in probes.CHECKS.items():
+    shown = {probe: {recorded.check(row) for row in rows} for probe, rows in record["probes"].items()}
+    for probe, checks in recorded.CHECKS.items():
         for check, kinds in checks.items():
             assert "cpu" not in kinds or check in shown[probe], check
 

@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 from clusterlab.schedules import schedule
 from clusterlab.widgets import base, catalogue, measures, questions
+from clusterlab.widgets.architecture import architecture
 from clusterlab.widgets.base import rich
+from clusterlab.widgets.calculator import calculator
 from clusterlab.widgets.forecast import forecast
+from clusterlab.widgets.planner import planner
 from clusterlab.widgets.quiz import hunch, quiz, verdict
 from clusterlab.widgets.slowest import explorer
 from clusterlab.widgets.standing import standing
 from clusterlab.widgets.stepper import stepper
+from clusterlab.widgets.timeline import timeline
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +40,9 @@ def demo(monkeypatch):
 def all_widgets():
     return [hunch("demo/faster"), quiz("demo/before"), quiz("demo/steps"), quiz("demo/grows"), quiz("demo/bytes"),
             quiz("demo/order"), verdict("demo/claim"), forecast("demo/time", answer=0.48), standing("demo"),
-            stepper("demo/ring", "Ring", 4, schedule("ring", 4)), catalogue("parts"), explorer("demo/cables")]
+            stepper("demo/ring", "Ring", 4, schedule("ring", 4)), catalogue("parts"), explorer("demo/cables"),
+            architecture("demo/architecture", records=()), calculator("demo/calculator"), timeline("demo/step"),
+            planner("demo/planner", models=["llama-3.1-8b"], nodes=["DGX H100"], devices=[8, 64], batches=[2**22])]
 
 
 def html(widget):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import contents
 import library
+import recorded
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.domains.python import PyObject
@@ -130,6 +131,7 @@ def setup(app):
     app.connect("html-page-context", lighten_library)
     app.connect("html-page-context", add_progress)
     app.add_directive("study", contents.Table)
+    app.add_directive("recorded", recorded.Recorded)
     app.add_role("study", contents.Reference())
     for kind in ("function", "class", "method", "property"):
         app.add_directive_to_domain("py", kind, Signature, override=True)

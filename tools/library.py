@@ -10,10 +10,10 @@ ROOMS = {  # page: the folder of its modules
     "library_math": ".", "library_cluster": ".", "library_run": "run", "library_widgets": "widgets",
 }
 FIRST = {  # the modules a page shows first; what no page of the folder names follows on the folder's first page
-    "library_math": "units hardware components parts hierarchy onchip transformer compute kernels plan memory activations formats",
+    "library_math": "units hardware components parts hierarchy levels onchip transformer compute kernels plan memory fitting activations formats",
     "library_cluster": """collectives algorithms nccl nccllog communication wiring topo topology clos dragonfly torus
-                          routing hashing sized slowest flowcontrol hostpath pipeline schedules training layertime degree
-                          reliability extremes waterfall""",
+                          routing hashing sized slowest flowcontrol hostpath feeding pipeline schedules training layertime iteration workload degree
+                          reliability extremes waterfall cost benchmarks quoted""",
     "library_run": """ranks links device timing allreduce racing parallel model data_parallel tensor_parallel
                       pipeline_parallel context_parallel expert_parallel scale checkpoint failures""",
     "library_widgets": "quiz forecast standing stepper questions",

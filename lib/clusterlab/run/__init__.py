@@ -21,9 +21,12 @@ _NAMES = {  # module: what a lesson takes from it
     "trials": ["train_each"],
     "scale": ["shard"],
     "saving": ["save_while_training"],
+    "serving": ["Server"],
+    "loading": ["feed"],
     "stragglers": ["delayed_steps"],
     "failures": ["train_with_failures", "Fault"],
     "forgetting": ["forget"],
+    "quality": ["reach"],
     "survive": ["continue_without"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

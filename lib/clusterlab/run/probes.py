@@ -1,4 +1,4 @@
-"""Measure this machine, keep it as lessons/measurements/<name>.json, and list what was never run on real hardware.
+"""Measure this machine and keep it as lessons/measurements/<name>.json; see clusterlab.recorded for what was never run.
 
     python -m clusterlab.run.probes                        (make measure)
     torchrun --nproc-per-node 8 -m clusterlab.run --timeout 600 clusterlab.run.probes:run
@@ -18,10 +18,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from clusterlab.recorded import folder
 from clusterlab.run import collective_probe, copy_probe, formats, latency_probe, matmul_probe, memory_probe
 from clusterlab.run.device import accelerators, describe
 from clusterlab.run.roofline import datasheet, measured_peaks, roofline
-from clusterlab.run.target import KINDS, huge_pages, identity, missing_device
+from clusterlab.run.target import huge_pages, identity, missing_device
 from clusterlab.run.timing import attempt
 from clusterlab.units import format_bytes, format_flops, format_rate, format_seconds
 
@@ -33,16 +34,6 @@ def _copies(*, quick):
 PROBES = {"memory": memory_probe.bandwidth, "matmul": matmul_probe.matmul, "latency": latency_probe.latency,
           "copies": _copies, "collectives": collective_probe.collectives, "formats": formats.formats}
 
-_ALL, _DEVICES = KINDS, KINDS[1:]
-CHECKS = {                                     # what each probe shows, and on which kinds of device it can
-    "memory": {"read": _ALL, "copy": _ALL, "triad": _ALL},
-    "matmul": {"matmul fp32": _ALL, "matmul tf32": ("cuda",), "matmul bf16": _ALL, "matmul fp16": _DEVICES,
-               "matmul fp8": ("cpu", "cuda", "rocm", "xpu")},
-    "latency": {"submit": _ALL, "back to back": _ALL, "round trip": _ALL},
-    "copies": {"host to device": _DEVICES, "device to host": _DEVICES, "peer": ("cuda", "rocm", "xpu")},
-    "collectives": {"all-reduce gloo": ("cpu",), "all-reduce nccl": ("cuda", "rocm"), "all-reduce xccl": ("xpu",)},
-    "formats": {"table": _ALL, "loss scaling": _ALL, "backoff": _ALL, "master weights": _ALL, "accumulation": _ALL,
-                "fp8 cast": ("cpu", "cuda", "rocm", "xpu")}}
 _SAME = ("device", "cores", "devices", "kind", "memory_gib", "caches")     # what makes two records one machine's
 _MEASURED = ("median", "lowest", "highest", "rate", "best", "bus")
 
@@ -81,18 +72,6 @@ def measure(probes=tuple(PROBES), *, quick=False) -> dict:
     if {"memory", "matmul"} <= set(chosen):
         record["roofline"] = attempt(lambda: roofline(record), what="roofline")
     return record
-
-
-def folder() -> Path:
-    """lessons/measurements of this repository, or of the working directory where the package is installed elsewhere.
-
-    >>> folder().name
-    'measurements'
-    """
-    for root in (Path(__file__).parents[3], Path.cwd(), Path.cwd().parent):
-        if (root / "lessons").is_dir():
-            return root / "lessons" / "measurements"
-    return Path.cwd() / "measurements"
 
 
 def name_of(record) -> str:
@@ -175,38 +154,6 @@ def text(record) -> str:
 def _rounded(row):
     return {key: float(f"{value:.4g}") if key in _MEASURED and isinstance(value, float) else value
             for key, value in row.items()}
-
-
-def measurements(where=None) -> dict:
-    """All stored records of this kind, name → record; other files of the folder are left out.
-
-    >>> isinstance(measurements(), dict)
-    True
-    """
-    records = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(Path(where or folder()).glob("*.json"))}
-    return {name: record for name, record in records.items() if record.get("what") == "device probes"}
-
-
-def never_run(where=None) -> dict:
-    """What no stored measurement shows on real hardware: {kind of device: {probe: [checks]}}, empty when nothing is left.
-
-    A check counts as run when a complete (not `quick`) record of that kind has a row of it that was not skipped.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as nothing:
-    ...     never_run(nothing)["mps"]["copies"]
-    ['host to device', 'device to host']
-    """
-    run = {(record["kind"], probe, _check(row)) for record in measurements(where).values() if not record["quick"]
-           for probe, rows in record["probes"].items() for row in rows if "skipped" not in row}
-    left = {kind: {probe: [check for check, kinds in checks.items()
-                           if kind in kinds and (kind, probe, check) not in run]
-                   for probe, checks in CHECKS.items()} for kind in KINDS}
-    return {kind: rest for kind, probes in left.items() if (rest := {p: checks for p, checks in probes.items() if checks})}
-
-
-def _check(row):
-    return " ".join(filter(None, (row["what"], row.get("dtype"), row.get("backend"))))
 
 
 def summary(record) -> str:

@@ -8,8 +8,6 @@ import torch
 from clusterlab.run.device import accelerators, device
 from clusterlab.units import GiB
 
-KINDS = ("cpu", "cuda", "rocm", "xpu", "mps")
-
 
 def kind(where=None) -> str:
     """cpu, cuda, rocm, xpu or mps: what `KINDS` lists.
