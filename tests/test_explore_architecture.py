@@ -180,12 +180,16 @@ def test_a_cell_may_be_empty_and_a_rate_unknown(explorer):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("label, text, says", [("Size", "ten", "“ten” is no number from 0."), ("Size", "-1", "“-1” is no number from 0."),
-                                               ("Requests at once", "0", "“0” is no number from 1."), ("Size", "", "“” is no number from 0.")])
+                                               ("Requests at once", "0", "“0” is no number from 1."), ("Size", "", "“” is no number from 0."),
+                                               ("Size", "1e30", "“1e30” is too large."), ("Requests at once", "1e9", "“1e9” is too large."),
+                                               ("Requests at once", "0.5", "“0.5” is no number from 1.")])
 def test_what_is_no_number_is_said(explorer, label, text, says):
     explorer.get_by_label(label).fill(text)
     assert explorer.get_by_role("status").first.text_content() == says
     assert explorer.get_by_label(label).get_attribute("aria-invalid") == "true"
+    assert explorer.locator("td").count() == paths(explorer).count() == 0, "no result of the choice before"
     explorer.get_by_label(label).fill("2")
+    assert explorer.locator("td").count() == 20 and paths(explorer).count() == 2
     assert explorer.get_by_label(label).get_attribute("aria-invalid") == "false"
 
 

@@ -132,6 +132,10 @@ def test_toggles_and_phases_by_keyboard(page):
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
     assert told.inner_text().startswith("4 of 5")
+    for press, says in (("ArrowLeft", "3 of 5"), ("ArrowRight", "4 of 5"), ("End", "5 of 5"), ("Home", "All phases."), ("ArrowLeft", "All phases."),
+                        ("Control+ArrowRight", "All phases."), ("End", "5 of 5"), ("ArrowRight", "5 of 5"), ("ArrowLeft", "4 of 5")):
+        page.keyboard.press(press)
+        assert told.inner_text().startswith(says), press
     box(page).get_by_role("button", name="Play").focus()
     page.keyboard.press("Enter")
     assert told.inner_text().startswith("5 of 5") and box(page).get_by_role("button", name="Play").count() == 1
@@ -139,6 +143,16 @@ def test_toggles_and_phases_by_keyboard(page):
     assert told.inner_text().startswith("1 of 5")
     page.keyboard.press("Enter")
     assert box(page).get_by_role("button", name="Play").count() == 1
+
+
+@pytest.mark.browser
+def test_the_slow_rank_s_task_is_answered_with_what_is_shown(page):
+    shown = []
+    for slow in (0, 2):
+        page.evaluate(CHOOSE, [[[2, 0, 2, slow], True]])
+        shown.append(float(re.match(r"Step ([\d.]+) s,", box(page).locator(".clw-say").inner_text())[1]))
+    steps = [CASES[2].unfold(bucket=25e6, slow={1: factor}).seconds for factor in (1, 1.2)]
+    assert shown[1] / shown[0] - 1 == pytest.approx(steps[1] / steps[0] - 1, rel=0.02)  # accepted: 5 %
 
 
 @pytest.mark.browser

@@ -113,7 +113,7 @@ def write_static(app):
     mount = modules.pop("book", "")
     script = f"(() => {{\nconst modules = {json.dumps(modules, ensure_ascii=False)};\n{mount}\n}})();\n"
     (out / "widgets.js").write_text(script, "utf-8")
-    styles = [path.read_text("utf-8") for path in sorted(folder.glob("*.css"))]
+    styles = [path.read_text("utf-8") for path in sorted(folder.glob("*.css"), key=lambda path: (path.stem != "base", path.stem))]
     (out / "widgets.css").write_text("\n".join(styles), "utf-8")
     mathjax = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
     fonts = "output/chtml/fonts"

@@ -1,4 +1,4 @@
-// Levels of machines side by side, and what binds on a path; the page's address keeps what was chosen.
+// Levels of machines side by side, and what binds on a path; the page's address keeps the choice.
 const h = (tag, props = {}, ...children) => {
   const el = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) name in el ? (el[name] = value) : el.setAttribute(name, value);
@@ -20,9 +20,8 @@ export function carry({ tiers }, path, size, whole, requests, caches) {
   const [slow, late] = [times, waits].map((all) => all.indexOf(Math.max(...all)));
   const by = times[slow] >= waits[late] ? "bytes" : "latency";
   const at = by === "bytes" ? slow : late;
-  const goal = tiers[path[path.length - 1]];
-  const latency = waits.reduce((a, b) => a + b);
-  return { seconds: latency + times.reduce((a, b) => a + b), binds: steps[at], by, rate: rates[at],
+  const goal = tiers[path.at(-1)];
+  return { seconds: [...waits, ...times].reduce((a, b) => a + b), binds: steps[at], by, rate: rates[at],
     unknown: steps.filter((_, i) => !rates[i]), goal: goal.name, fills: Math.ceil(size / (goal.capacity || size)) };
 }
 
@@ -32,13 +31,13 @@ const BYTES = powers(1000, "B kB MB GB TB PB");
 const BINARY = powers(1024, "B KiB MiB GiB");
 function show(value, scale) {
   let i = scale.length;
-  while (--i > 0 && Number(value.toPrecision(3)) < scale[i][0]);
-  return `${Number((value / scale[i][0]).toPrecision(3))} ${scale[i][1]}`;
+  while (--i > 0 && +value.toPrecision(3) < scale[i][0]);
+  return `${+(value / scale[i][0]).toPrecision(3)} ${scale[i][1]}`;
 }
 
 function render({ model, el, page }) {
   const { title, machines, slots, onChip, caches, paths, units, presets, start } = model.get("data");
-  const id = `clw-${Math.random().toString(36).slice(2)}`;
+  const id = "clw-" + Math.random();
   const linked = page && location.hash.startsWith("#levels:") ? location.hash.slice(8).split(",").map(Number) : [];
   const first = linked.length === start.length && linked.every(Number.isFinite) ? linked : start;
   const last = slots.length - 1;
@@ -111,7 +110,7 @@ function render({ model, el, page }) {
       + (found.fills > 1 ? ` It fills ${found.fills} × ${found.goal}.` : "");
   }
   function draw() {
-    const values = inputs.map((input) => Number(input.value.replace(/[,\s]/g, "") || NaN));
+    const values = inputs.map((input) => +(input.value.replace(/[,\s]/g, "") || NaN));
     const size = values[3] * units[values[4]][1];
     const wrong = !(size >= 0 && size < 1e18) ? number : values[6] >= 1 && values[6] < 1e9 ? null : requests;
     for (const input of [number, requests]) input.setAttribute("aria-invalid", input === wrong);
@@ -120,7 +119,8 @@ function render({ model, el, page }) {
     next.setAttribute("aria-disabled", at === last);
     cards.replaceChildren(...chosen.map(card));
     if (wrong) {
-      say.textContent = `“${wrong.value}” is no number from ${wrong === number ? 0 : 1}.`;
+      say.textContent = `“${wrong.value}” is ${wrong.value > 1 ? "too large" : `no number from ${+(wrong !== number)}`}.`;
+      head.innerHTML = body.innerHTML = result.innerHTML = "";
       return;
     }
     const [label, now] = slots[at];

@@ -8,7 +8,7 @@ const h = (tag, props = {}, ...children) => {
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const most = (values) => values.reduce((a, b) => Math.max(a, b), 0);
 const span = (one) => one.end - one.start;
-const time = (s) => `${Number((s * (s < 1 ? 1e3 : 1)).toPrecision(3))} ${s < 1 ? "ms" : "s"}`;
+const time = (s, digits = 3) => `${Number((s * (s < 1 ? 1e3 : 1)).toPrecision(digits))} ${s < 1 ? "ms" : "s"}`;
 const percent = (x) => `${(100 * x).toFixed(1)} %`;
 const KINDS = { F: "forward", L: "loss", B: "backward", W: "weights" };
 
@@ -132,7 +132,7 @@ function render({ model, el }) {
     const seen = row && summed(row.seconds, row.events.map(([rank, kind, number, start, end]) => ({ rank, kind, number, start, end })), 0);
     const { seconds, exposed, bubble, mfu } = shown, sent = lanesOf(shown.events, 0)[1], width = Math.max(seconds, seen?.seconds || 0), ratio = seen ? seconds / seen.seconds : 0;
     Object.assign(box.dataset, { seconds, exposed, bubble, mfu, ratio });
-    say.textContent = `Step ${time(seconds)}${mfu ? `, MFU ${percent(mfu)}` : ""}. The sum takes ${time(sum(sent.map(span)))} in ${sent.length} bucket${sent.length > 1 ? "s" : ""}; exposed ${time(exposed)}. Waiting for other ranks: ${percent(bubble)}.`
+    say.textContent = `Step ${time(seconds, 4)}${mfu ? `, MFU ${percent(mfu)}` : ""}. The sum takes ${time(sum(sent.map(span)))} in ${sent.length} bucket${sent.length > 1 ? "s" : ""}; exposed ${time(exposed)}. Waiting for other ranks: ${percent(bubble)}.`
       + (seen ? ` Recorded ${time(seen.seconds)}, exposed ${time(seen.exposed)}. Predicted over recorded: ${ratio.toFixed(2)}.` : records ? " Not recorded with this choice." : "");
     lanes.replaceChildren(...rows(shown, width), ...(seen ? [h("p", {}, `Recorded: ${recorded}`), ...rows(seen, width)] : []), h("div", { className: "clw-axis" }, h("span", {}, "0"), h("span", {}, time(width))));
     totals.replaceChildren(table(["rank", "load", "compute", "exposed", "waiting"], shown.spent.map((s, rank) => [rank, ...Object.values(s).map((x) => time(Math.max(0, x)))])));
@@ -162,6 +162,13 @@ function render({ model, el }) {
   }
   const box = h("div", { className: "clw clw-timeline", role: "group", "aria-label": title }, h("p", { className: "clw-prompt" }, h("span", { className: "clw-label" }, "Explore"), title),
     fields, say, key, lanes, h("div", { className: "clw-row" }, back, next, play), told, totals, h("details", {}, h("summary", {}, "All events as a table"), list));
+  box.dataset.lmSuppressShortcuts = "true";
+  box.addEventListener("keydown", (event) => {
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: -1, End: phases.length }[event.key];
+    if (to === undefined || event.altKey || event.ctrlKey || event.metaKey || event.target.matches("select, input, .clw-scroll")) return;
+    event.preventDefault();
+    go(to);
+  });
   draw();
   el.append(box);
   return stop;
