@@ -29,7 +29,7 @@ def measured(folder):
 
 
 def test_the_slurm_script_measures_collectives(tmp_path):
-    script = (JOBS / "collectives.sbatch").read_text("utf-8").replace(".venv/bin/torchrun", str(BIN / "torchrun"))
+    script = (JOBS / "collectives.sbatch").read_text("utf-8").replace(".venv/bin/python", sys.executable)
     (tmp_path / "job").write_text(script, "utf-8")
     for name, text in {"srun": 'exec "$@"', "scontrol": "echo 127.0.0.1; echo other"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n", "utf-8")

@@ -55,7 +55,7 @@ def study(root, name):
         return None
     title = re.search(r"^# (.+)", opening, re.MULTILINE)[1]
     paragraph = next((p for p in opening.split("\n\n") if re.search(r"\*\*[^*]+\?\*\*", p)), "")
-    question = re.sub(r"\*\*|\[([^\]]+)\]\([^)]*\)", r"\1", paragraph).strip()
+    question = re.sub(r"\*+|\[([^\]]+)\]\([^)]*\)", r"\1", paragraph).strip()
     hardware = re.search(r"\*Hardware:\*\s*([^.:;\n]+)", opening)
     return Study(name, title, question, int(time[1]), hardware[1].strip() if hardware else "", keys)
 
